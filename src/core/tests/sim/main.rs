@@ -1,0 +1,2 @@
+//! Seeded simulation.
+fn main() {}

@@ -1,0 +1,7 @@
+//! Holdfast: a stateless edge gateway for stateful real-time sessions.
+//!
+//! The data path, in order: `transport` (bytes to frames, arrival stamped) -> `gateway` (connection, session under one
+//! short lock, decisions by [`holdfast_core`]) -> `upstream` (one stream per owner) -> `owner` (durable write, echo)
+//! and the same way back. `placement` says who the owner is.
+
+pub mod upstream;
