@@ -4,4 +4,6 @@
 //! short lock, decisions by [`holdfast_core`]) -> `upstream` (one stream per owner) -> `owner` (durable write, echo)
 //! and the same way back. `placement` says who the owner is.
 
+pub mod gateway;
+pub mod transport;
 pub mod upstream;

@@ -1,0 +1,92 @@
+//! The seam between a connection and the sessions: two traits, both non-blocking.
+//!
+//! `connection` -> [`SessionPort`] (implemented by `gateway::sessions`), sessions -> [`Downstream`] (implemented by
+//! `gateway::outbox`). Nothing here awaits, so a caller may hold a session's lock while it delivers.
+
+use std::sync::Arc;
+
+use holdfast_core::{
+    id::{ConnId, Lane, SessionId},
+    proto::{self, client_frame},
+    time::Wall,
+};
+
+use crate::transport::outgoing::Outgoing;
+
+/// What an attach says about the client, checked by the connection (token, role, ids). Everything of
+/// `core::session::Client` except `att`, which the port gives out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientSpec {
+    /// The connection.
+    pub conn: ConnId,
+    /// `sub` of the verified token.
+    pub principal: Arc<str>,
+    /// Seat or member id from the token; empty = none.
+    pub participant: Arc<str>,
+    /// 1 participant, 2 spectator.
+    pub role: u32,
+    /// Lane of this attachment: the attach's own, else the hello's.
+    pub lane: Lane,
+    /// `hello.conn_seq`: grows with every connection of a lane.
+    pub conn_seq: u32,
+    /// `attach.n`, echoed in `attached`.
+    pub n: u32,
+    /// What the client has; {0,0} = nothing.
+    pub seen: proto::Pos,
+    /// The client was attached somewhere before (`hello.attempt` > 0 or `seen` is not {0,0}).
+    pub reconnect: bool,
+}
+
+/// When and over what kind of path a frame came in; the raw material of a stamp (design 5.2, 5.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrival {
+    /// The socket read that completed the frame, taken below TLS.
+    pub at: Wall,
+    /// Own estimate of the error of `at`, in microseconds (scheduler lag).
+    pub err_us: u32,
+    /// Smoothed round trip in microseconds; 0 = none yet.
+    pub srtt_us: u32,
+    /// Smallest of the last 8 samples, in microseconds.
+    pub rtt_min_us: u32,
+    /// Smallest full exchange ever seen on this connection, in microseconds.
+    pub rtt_bound_us: u32,
+    /// Number of samples taken.
+    pub rtt_samples: u32,
+    /// Where the round trip comes from: a `proto::RttSource`.
+    pub rtt_source: i32,
+    /// Clock domain of `at`: random per gateway process start.
+    pub clock_id: u64,
+}
+
+/// The sessions, as a connection sees them. Calls never block and never await; answers come through [`Downstream`].
+///
+/// In an `op`, an empty lane means the lane of this connection's attachment to that session.
+pub trait SessionPort: Send + Sync {
+    /// A client said a valid hello: `down` is where its frames go. Before any other call about `conn`.
+    fn register(&self, conn: ConnId, down: Arc<dyn Downstream>, principal: Arc<str>);
+    /// The connection is gone; every attachment of it ends. `reason` as in `proto::gateway_msg::Detach`: 1 bye 2 lost 3 kicked 4 slow.
+    fn unregister(&self, conn: ConnId, reason: u32);
+    /// Attach, or attach again with a higher `n`.
+    fn attach(&self, session: &SessionId, client: ClientSpec);
+    /// The client leaves one session.
+    fn detach(&self, session: &SessionId, conn: ConnId, reason: u32);
+    /// A durable op, within its size limits.
+    fn op(&self, session: &SessionId, conn: ConnId, op: client_frame::Op, arrival: Arrival);
+    /// An ephemeral frame.
+    fn reaction(&self, session: &SessionId, conn: ConnId, reaction: client_frame::Reaction);
+    /// The client found a hole.
+    fn resync(&self, session: &SessionId, conn: ConnId, resync: client_frame::Resync);
+    /// The downstream queue overflowed and this session's backlog was dropped: send one snapshot.
+    fn slow(&self, session: &SessionId, conn: ConnId);
+    /// The kernel took the first bytes of version `ver` of a stamped session at `sent_at`. Called for events and snapshots of
+    /// sessions whose `attached` said `stamped` and role participant; the session decides whether `ver` is one that counts.
+    fn delivered(&self, session: &SessionId, conn: ConnId, ver: u64, sent_at: Wall);
+}
+
+/// One client's queue, as the sessions see it. Non-blocking and bounded; a slow client is the queue's business.
+pub trait Downstream: Send + Sync {
+    /// Queues a frame. Cheap: the frame is shared and encoded at most once per form.
+    fn deliver(&self, frame: Outgoing);
+    /// Ends the connection with a close code of design 4.4 and a reason for a developer (<= 123 bytes are sent), after what is queued.
+    fn close(&self, code: u16, reason: &str);
+}

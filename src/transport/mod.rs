@@ -1,0 +1,3 @@
+//! Bytes to frames and back: thin adapters, no decisions.
+
+pub mod outgoing;
