@@ -8,6 +8,8 @@
 //! [`assign`] belongs to placement.
 
 pub mod id;
+pub mod message;
 pub mod mutant;
 pub mod proto;
+pub mod session;
 pub mod time;
