@@ -1,1 +1,8 @@
+//! Load, faults and the verifier for Holdfast (design section 12).
+
+mod dump;
+mod journal;
+mod record;
+mod verify;
+
 fn main() {}
