@@ -4,6 +4,8 @@
 //! short lock, decisions by [`holdfast_core`]) -> `upstream` (one stream per owner) -> `owner` (durable write, echo)
 //! and the same way back. `placement` says who the owner is.
 
+pub mod clock;
 pub mod gateway;
+pub mod metrics;
 pub mod transport;
 pub mod upstream;

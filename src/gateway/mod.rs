@@ -4,3 +4,4 @@
 //! [`port`] is the seam between them and the sessions.
 
 pub mod port;
+pub mod run;
