@@ -5,6 +5,7 @@
 //! and the same way back. `placement` says who the owner is.
 
 pub mod clock;
+pub mod config;
 pub mod gateway;
 pub mod metrics;
 pub mod transport;

@@ -44,7 +44,13 @@ impl Default for HeldBudget {
     /// 262,144 ops and 256 MiB in all (20,000 connections with 13 ops each, 1 KiB on average); a connection 2,048 ops
     /// (64 sessions x 32 in flight) and 4 MiB; a session 16 MiB (1,024 ops of 16 KiB).
     fn default() -> Self {
-        Self { ops_max: 262_144, bytes_max: 256 << 20, conn_ops_max: 2048, conn_bytes_max: 4 << 20, session_bytes_max: 16 << 20 }
+        Self {
+            ops_max: 262_144,
+            bytes_max: 256 << 20,
+            conn_ops_max: 2048,
+            conn_bytes_max: 4 << 20,
+            session_bytes_max: 16 << 20,
+        }
     }
 }
 

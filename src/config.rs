@@ -1,0 +1,16 @@
+//! Configuration: TOML files to raw serde types ([`Gateway`], [`Owner`], [`Placement`]), checked where they are turned into
+//! what the parts of the program take.
+//!
+//! Unknown keys are errors that name the nearest right key and the line. Durations and sizes carry their unit ("13s",
+//! "64KiB"). A variable `HOLDFAST_<SECTION>__<KEY>` overrides one key (`HOLDFAST_AUTH__JWKS=…`, `HOLDFAST__LISTEN=…` where there is no
+//! section). The files in `config/` hold every key with its default, and a test keeps the two alike.
+
+mod gateway;
+mod load;
+mod owner;
+mod value;
+
+pub use gateway::{Auth, Directory, Gateway, Held, Limits, PlacementLink, Tls};
+pub use load::{ConfigError, effective, load, load_from};
+pub use owner::{Owner, Placement, Store, StoreKind};
+pub use value::{Size, Span};

@@ -1,0 +1,71 @@
+//! `owner.toml` and `placement.toml`. Each field is documented in the files of the same names in `config/`.
+
+use serde::{Deserialize, Serialize};
+
+use super::gateway::{Directory, PlacementLink, section};
+
+section! {
+    /// A whole owner configuration.
+    Owner {
+        /// Stable name.
+        node: String = "owner-1".into(),
+        /// Address of the gRPC service.
+        listen: String = "127.0.0.1:7001".into(),
+        /// `host:port` gateways dial; empty = `listen`.
+        advertise: String = String::new(),
+        /// Loopback address of the admin server; empty = off.
+        admin: String = String::new(),
+        /// Kinds of session.
+        kinds: Vec<String> = vec!["game".into(), "meeting".into(), "document".into()],
+        /// Most sessions.
+        cap: u32 = 10_000,
+        /// File with the shared secret gateways must show; empty = none.
+        link_token_file: String = String::new(),
+        /// The directory's etcd.
+        directory: Directory = Directory::default(),
+        /// Where records are kept.
+        store: Store = Store::default(),
+        /// The placement services.
+        placement: PlacementLink = PlacementLink::default(),
+    }
+}
+
+section! {
+    /// Section `[store]`.
+    Store {
+        /// What kind of store.
+        kind: StoreKind = StoreKind::Etcd,
+        /// etcd's endpoints.
+        endpoints: Vec<String> = vec!["http://127.0.0.1:2379".into()],
+    }
+}
+
+/// Where an owner keeps its records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StoreKind {
+    /// Durable: etcd.
+    Etcd,
+    /// Of this process: lost with it. For trying things.
+    Memory,
+}
+
+section! {
+    /// A whole placement configuration.
+    Placement {
+        /// Stable name.
+        node: String = "placement-1".into(),
+        /// Address of the gRPC service.
+        listen: String = "127.0.0.1:7100".into(),
+        /// `host:port` others dial; empty = `listen`.
+        advertise: String = String::new(),
+        /// Loopback address of the admin server; empty = off.
+        admin: String = String::new(),
+        /// Act on evidence that a node's process is gone.
+        fast_path: bool = true,
+        /// Hold re-homing when many nodes vanish at once.
+        guard: bool = true,
+        /// The directory's etcd.
+        directory: Directory = Directory::default(),
+    }
+}
