@@ -11,5 +11,6 @@ pub mod id;
 pub mod message;
 pub mod mutant;
 pub mod proto;
+pub mod record;
 pub mod session;
 pub mod time;

@@ -1,0 +1,10 @@
+//! The owner's half of one session: claim, write before send, lane outcomes, checkpoint and tail (design 7).
+//! No I/O, no clock, no tokio: the store and the links are effects, their answers are calls.
+
+mod app;
+mod authority;
+mod types;
+
+pub use app::{App, Deadline, Draft, OpView, Reject, STAMP_DELIVERY, URGENT};
+pub use authority::Authority;
+pub use types::{AuthorityConfig, Effect, Loaded, StoreError, WriteSet, Written};
