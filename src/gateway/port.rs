@@ -11,6 +11,8 @@ use holdfast_core::{
     time::Wall,
 };
 
+pub use holdfast_core::session::Arrival;
+
 use crate::transport::outgoing::Outgoing;
 
 /// What an attach says about the client, checked by the connection (token, role, ids). Everything of
@@ -37,27 +39,6 @@ pub struct ClientSpec {
     pub reconnect: bool,
 }
 
-/// When and over what kind of path a frame came in; the raw material of a stamp (design 5.2, 5.3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Arrival {
-    /// The socket read that completed the frame, taken below TLS.
-    pub at: Wall,
-    /// Own estimate of the error of `at`, in microseconds (scheduler lag).
-    pub err_us: u32,
-    /// Smoothed round trip in microseconds; 0 = none yet.
-    pub srtt_us: u32,
-    /// Smallest of the last 8 samples, in microseconds.
-    pub rtt_min_us: u32,
-    /// Smallest full exchange ever seen on this connection, in microseconds.
-    pub rtt_bound_us: u32,
-    /// Number of samples taken.
-    pub rtt_samples: u32,
-    /// Where the round trip comes from: a `proto::RttSource`.
-    pub rtt_source: i32,
-    /// Clock domain of `at`: random per gateway process start.
-    pub clock_id: u64,
-}
-
 /// The sessions, as a connection sees them. Calls never block and never await; answers come through [`Downstream`].
 ///
 /// In an `op`, an empty lane means the lane of this connection's attachment to that session.
@@ -78,8 +59,7 @@ pub trait SessionPort: Send + Sync {
     fn resync(&self, session: &SessionId, conn: ConnId, resync: client_frame::Resync);
     /// The downstream queue overflowed and this session's backlog was dropped: send one snapshot.
     fn slow(&self, session: &SessionId, conn: ConnId);
-    /// The kernel took the first bytes of version `ver` of a stamped session at `sent_at`. Called for events and snapshots of
-    /// sessions whose `attached` said `stamped` and role participant; the session decides whether `ver` is one that counts.
+    /// The kernel took a frame made by [`Outgoing::with_stamp`] for this client at `sent_at`. `ver` of the event or snapshot.
     fn delivered(&self, session: &SessionId, conn: ConnId, ver: u64, sent_at: Wall);
 }
 
