@@ -107,7 +107,8 @@ impl Identity {
         }
         let exp = claims.exp.ok_or_else(|| claim("exp is missing"))?;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, as wanted")]
-        let seconds = exp.as_u64().or_else(|| exp.as_f64().map(|f| f as u64)).ok_or_else(|| claim("exp is not a number"))?;
+        let seconds =
+            exp.as_u64().or_else(|| exp.as_f64().map(|f| f as u64)).ok_or_else(|| claim("exp is not a number"))?;
         let expires = Wall(seconds.saturating_mul(1_000_000));
         if expires <= now {
             return Err(TokenError::Expired);
@@ -121,7 +122,11 @@ impl Identity {
     pub fn grant(&self, session: &str) -> Option<Grant> {
         let Some(sessions) = &self.sessions else { return Some(Grant::default()) };
         let rank = |pattern: &str| (pattern == session, pattern.len());
-        sessions.iter().filter(|(p, _)| p == session || glob(p.as_bytes(), session.as_bytes())).max_by_key(|(p, _)| rank(p)).map(|(_, g)| g.clone())
+        sessions
+            .iter()
+            .filter(|(p, _)| p == session || glob(p.as_bytes(), session.as_bytes()))
+            .max_by_key(|(p, _)| rank(p))
+            .map(|(_, g)| g.clone())
     }
 
     /// Whether a browser at `origin` (`None` = not a browser) may use this token.
@@ -141,8 +146,11 @@ pub fn allowed(list: &[String], origin: Option<&str>) -> bool {
 fn decode(token: &str, keys: &Jwks) -> Result<Claims, TokenError> {
     let header = jsonwebtoken::decode_header(token).map_err(|e| TokenError::Malformed(e.to_string()))?;
     let keys = keys.keys();
-    let fits = |k: &&super::jwks::Key| k.algorithm == header.alg && (header.kid.is_none() || k.id.is_none() || k.id == header.kid);
-    let mut outcome = TokenError::NoKey(format!("alg {:?}, kid {:?}", header.alg, header.kid.as_deref().unwrap_or("(none)")));
+    let fits = |k: &&super::jwks::Key| {
+        k.algorithm == header.alg && (header.kid.is_none() || k.id.is_none() || k.id == header.kid)
+    };
+    let mut outcome =
+        TokenError::NoKey(format!("alg {:?}, kid {:?}", header.alg, header.kid.as_deref().unwrap_or("(none)")));
     for key in keys.iter().filter(fits) {
         let mut rules = Validation::new(key.algorithm);
         rules.set_audience(&[AUDIENCE]);
@@ -172,7 +180,9 @@ fn explain(e: &jsonwebtoken::errors::Error) -> TokenError {
 
 fn places(sessions: HashMap<String, Place>) -> Result<Vec<(String, Grant)>, TokenError> {
     let one = |(pattern, place): (String, Place)| match place.role.as_deref() {
-        None | Some("participant") => Ok((pattern, Grant { spectator_only: false, seat: place.seat.unwrap_or_default().into() })),
+        None | Some("participant") => {
+            Ok((pattern, Grant { spectator_only: false, seat: place.seat.unwrap_or_default().into() }))
+        }
         Some("spectator") => Ok((pattern, Grant { spectator_only: true, seat: place.seat.unwrap_or_default().into() })),
         Some(_) => Err(TokenError::Claim(format!("sessions.{pattern}.role is neither participant nor spectator"))),
     };

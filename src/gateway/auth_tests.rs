@@ -1,5 +1,5 @@
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use jsonwebtoken::{Algorithm, EncodingKey, Header, encode, jwk::{Jwk, JwkSet}};
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode, jwk::Jwk};
 use serde_json::{Value, json};
 
 use super::*;
@@ -11,7 +11,12 @@ fn claims() -> Value {
 }
 
 fn hs(claims: &Value) -> String {
-    encode(&Header::new(Algorithm::HS256), claims, &EncodingKey::from_secret(b"secret-secret-secret-secret-secret").unwrap()).unwrap()
+    encode(
+        &Header::new(Algorithm::HS256),
+        claims,
+        &EncodingKey::from_secret(b"secret-secret-secret-secret-secret").unwrap(),
+    )
+    .unwrap()
 }
 
 fn keys() -> Jwks {
@@ -24,17 +29,29 @@ fn verify(claims: &Value) -> Result<Identity, TokenError> {
 
 /// An encoding key and the JWKS that verifies it.
 fn pair(algorithm: Algorithm, dir: &std::path::Path) -> (EncodingKey, Jwks) {
-    let make = |kind| rcgen::KeyPair::generate_for(kind).unwrap().serialize_pem();
-    let key = match algorithm {
-        Algorithm::HS256 => EncodingKey::from_secret(b"another-secret-another-secret-ab").unwrap(),
-        Algorithm::ES256 => EncodingKey::from_ec_pem(make(&rcgen::PKCS_ECDSA_P256_SHA256).as_bytes()).unwrap(),
-        Algorithm::EdDSA => EncodingKey::from_ed_pem(make(&rcgen::PKCS_ED25519).as_bytes()).unwrap(),
-        _ => EncodingKey::from_rsa_pem(make(&rcgen::PKCS_RSA_SHA256).as_bytes()).unwrap(),
+    let make = |kind| rcgen::KeyPair::generate_for(kind).unwrap();
+    let (key, jwk) = match algorithm {
+        Algorithm::EdDSA => {
+            let pair = make(&rcgen::PKCS_ED25519);
+            let jwk = json!({"kty": "OKP", "crv": "Ed25519", "x": URL_SAFE_NO_PAD.encode(pair.public_key_raw())});
+            (EncodingKey::from_ed_pem(pair.serialize_pem().as_bytes()).unwrap(), jwk)
+        }
+        other => {
+            let key = match other {
+                Algorithm::HS256 => EncodingKey::from_secret(b"another-secret-another-secret-ab").unwrap(),
+                Algorithm::ES256 => {
+                    EncodingKey::from_ec_pem(make(&rcgen::PKCS_ECDSA_P256_SHA256).serialize_pem().as_bytes()).unwrap()
+                }
+                _ => EncodingKey::from_rsa_pem(make(&rcgen::PKCS_RSA_SHA256).serialize_pem().as_bytes()).unwrap(),
+            };
+            let jwk = serde_json::to_value(Jwk::from_encoding_key(&key, other).unwrap()).unwrap();
+            (key, jwk)
+        }
     };
-    let mut jwk = Jwk::from_encoding_key(&key, algorithm).unwrap();
-    jwk.common.key_id = Some(format!("{algorithm:?}"));
+    let mut jwk = jwk;
+    jwk["kid"] = json!(format!("{algorithm:?}"));
     let path = dir.join(format!("{algorithm:?}.json"));
-    std::fs::write(&path, serde_json::to_vec(&JwkSet { keys: vec![jwk] }).unwrap()).unwrap();
+    std::fs::write(&path, json!({"keys": [jwk]}).to_string()).unwrap();
     (key, Jwks::load(path).unwrap())
 }
 
@@ -57,14 +74,20 @@ fn a_wrong_kid_a_wrong_signature_and_alg_none_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (key, keys) = pair(Algorithm::ES256, dir.path());
     let header = Header { kid: Some("other".into()), ..Header::new(Algorithm::ES256) };
-    assert!(matches!(Identity::verify(&encode(&header, &claims(), &key).unwrap(), &keys, NOW), Err(TokenError::NoKey(_))));
+    assert!(matches!(
+        Identity::verify(&encode(&header, &claims(), &key).unwrap(), &keys, NOW),
+        Err(TokenError::NoKey(_))
+    ));
     let (stranger, _) = pair(Algorithm::ES256, dir.path());
     let forged = encode(&Header::new(Algorithm::ES256), &claims(), &stranger).unwrap();
     assert_eq!(Identity::verify(&forged, &keys, NOW), Err(TokenError::Signature));
     let part = |v: Value| URL_SAFE_NO_PAD.encode(v.to_string());
     for alg in ["none", "None"] {
         let unsigned = format!("{}.{}.", part(json!({"alg": alg, "typ": "JWT"})), part(claims()));
-        assert!(matches!(Identity::verify(&unsigned, &keys, NOW), Err(TokenError::Malformed(_) | TokenError::NoKey(_))), "{alg}");
+        assert!(
+            matches!(Identity::verify(&unsigned, &keys, NOW), Err(TokenError::Malformed(_) | TokenError::NoKey(_))),
+            "{alg}"
+        );
     }
     // the public key as an HMAC secret
     let confused = encode(&Header::new(Algorithm::HS256), &claims(), &EncodingKey::from_secret(b"x").unwrap()).unwrap();
@@ -113,7 +136,15 @@ fn sessions_are_granted_by_name_then_by_the_longest_glob() {
 
 #[test]
 fn globs_match_like_a_shell() {
-    for (pattern, text, fits) in [("*", "", true), ("a*c", "abc", true), ("a*c", "abcd", false), ("*b*", "abc", true), ("a?c", "abc", true), ("", "a", false), ("a", "a", true)] {
+    for (pattern, text, fits) in [
+        ("*", "", true),
+        ("a*c", "abc", true),
+        ("a*c", "abcd", false),
+        ("*b*", "abc", true),
+        ("a?c", "abc", true),
+        ("", "a", false),
+        ("a", "a", true),
+    ] {
         assert_eq!(glob(pattern.as_bytes(), text.as_bytes()), fits, "{pattern} {text}");
     }
     assert!(!glob("*a*a*a*a*b".as_bytes(), "a".repeat(128).as_bytes()));
@@ -124,7 +155,11 @@ fn origins_bind_browsers_only() {
     let mut c = claims();
     c["origin"] = json!(["https://a.example"]);
     let id = verify(&c).unwrap();
-    assert!(id.allows_origin(None) && id.allows_origin(Some("https://a.example")) && !id.allows_origin(Some("https://b.example")));
+    assert!(
+        id.allows_origin(None)
+            && id.allows_origin(Some("https://a.example"))
+            && !id.allows_origin(Some("https://b.example"))
+    );
     assert!(allowed(&[], Some("https://b.example")) && allowed(&["*".into()], Some("x")));
 }
 
@@ -136,7 +171,9 @@ fn a_changed_key_file_is_used_and_a_broken_one_is_not() {
     let token = |key: &EncodingKey| encode(&Header::new(Algorithm::EdDSA), &claims(), key).unwrap();
     assert!(Identity::verify(&token(&first), &keys, NOW).is_ok());
     keys.reload().unwrap();
-    assert!(Identity::verify(&token(&first), &keys, NOW).is_err() && Identity::verify(&token(&second), &keys, NOW).is_ok());
+    assert!(
+        Identity::verify(&token(&first), &keys, NOW).is_err() && Identity::verify(&token(&second), &keys, NOW).is_ok()
+    );
     std::fs::write(keys.file().unwrap(), "{\"keys\":[\"s3cret").unwrap();
     let error = keys.reload().unwrap_err().to_string();
     assert!(error.contains("EdDSA.json") && !error.contains("s3cret"), "{error}");

@@ -58,7 +58,8 @@ impl Jwks {
 
     /// One HS256 secret, as `holdfast dev` uses.
     pub fn from_secret(secret: &[u8]) -> Result<Self, JwksError> {
-        let key = DecodingKey::from_secret(secret).map_err(|e| JwksError { path: "(secret)".into(), why: e.to_string() })?;
+        let key =
+            DecodingKey::from_secret(secret).map_err(|e| JwksError { path: "(secret)".into(), why: e.to_string() })?;
         let keys = vec![Key { id: None, algorithm: Algorithm::HS256, key }];
         Ok(Self { path: None, keys: Arc::new(ArcSwap::from_pointee(keys)) })
     }
@@ -93,11 +94,13 @@ fn read(path: &Path) -> Result<Vec<Key>, JwksError> {
     let fail = |why: String| JwksError { path: path.to_owned(), why };
     let bytes = std::fs::read(path).map_err(|e| fail(e.to_string()))?;
     // The JSON error's position, never its text: the file holds secrets.
-    let file: File = serde_json::from_slice(&bytes).map_err(|e| fail(format!("not a JWKS: line {} column {}", e.line(), e.column())))?;
+    let file: File = serde_json::from_slice(&bytes)
+        .map_err(|e| fail(format!("not a JWKS: line {} column {}", e.line(), e.column())))?;
     if file.keys.len() > KEYS_MAX {
         return Err(fail(format!("{} keys; {KEYS_MAX} are allowed", file.keys.len())));
     }
-    let keys: Vec<Key> = file.keys.into_iter().filter_map(|value| usable(&serde_json::from_value(value).ok()?)).collect();
+    let keys: Vec<Key> =
+        file.keys.into_iter().filter_map(|value| usable(&serde_json::from_value(value).ok()?)).collect();
     if keys.is_empty() {
         return Err(fail("holds no key of a kind used here (HS256, ES256, EdDSA, RS256)".into()));
     }

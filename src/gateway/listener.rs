@@ -81,7 +81,12 @@ pub struct ConnectionView {
 }
 
 /// Listens until `shutdown` turns true, then closes every connection and waits for their ends.
-pub async fn serve(config: ListenerConfig, port: Arc<dyn SessionPort>, clock: Clock, shutdown: watch::Receiver<bool>) -> io::Result<()> {
+pub async fn serve(
+    config: ListenerConfig,
+    port: Arc<dyn SessionPort>,
+    clock: Clock,
+    shutdown: watch::Receiver<bool>,
+) -> io::Result<()> {
     Listener::bind(config, port, clock)?.run(shutdown).await;
     Ok(())
 }
@@ -99,7 +104,12 @@ impl Handle {
         let view = |o: &Arc<Outbox>| {
             let state = o.lock();
             let sessions = state.queue.sessions().map(ToString::to_string).collect();
-            ConnectionView { conn: label(o.conn), principal: o.principal.get().cloned(), sessions, queued_bytes: state.queue.bytes() }
+            ConnectionView {
+                conn: label(o.conn),
+                principal: o.principal.get().cloned(),
+                sessions,
+                queued_bytes: state.queue.bytes(),
+            }
         };
         self.outboxes().iter().map(view).collect()
     }
@@ -121,7 +131,8 @@ impl Listener {
     /// Binds the address. Inside a tokio runtime.
     pub fn bind(config: ListenerConfig, port: Arc<dyn SessionPort>, clock: Clock) -> io::Result<Self> {
         let address = config.listen;
-        let socket = listen(address, config.limits.backlog).map_err(|e| io::Error::new(e.kind(), format!("listen on {address}: {e}")))?;
+        let socket = listen(address, config.limits.backlog)
+            .map_err(|e| io::Error::new(e.kind(), format!("listen on {address}: {e}")))?;
         let shared = Arc::new(Shared { config, port, clock, stats: Arc::default() });
         let handle = Handle { shared, open: Arc::default(), next: Arc::new(AtomicU64::new(1)) };
         Ok(Self { socket, handle, reserve: spare(), backoff: BACKOFF_MIN })
@@ -207,7 +218,10 @@ impl Listener {
             return;
         }
         Stats::add(&self.handle.stats().no_descriptors);
-        tracing::warn!(backoff_ms = self.backoff.as_millis(), "out of descriptors: refusing connections; raise LimitNOFILE");
+        tracing::warn!(
+            backoff_ms = self.backoff.as_millis(),
+            "out of descriptors: refusing connections; raise LimitNOFILE"
+        );
         self.reserve = None;
         if let Some(Ok((socket, _))) = self.socket.accept().now_or_never() {
             reset(&socket);
@@ -248,7 +262,9 @@ impl Handle {
             };
             websocket::upgrade(stream, config.pages.clone(), config.limits.message_bytes_max).await
         };
-        let upgraded = timeout(config.limits.handshake_timeout, shake).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let upgraded = timeout(config.limits.handshake_timeout, shake)
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         drop(handshake);
         let (upgrade, socket) = match upgraded {
             Ok(upgraded) => upgraded?,

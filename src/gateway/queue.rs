@@ -92,7 +92,17 @@ impl Queue {
     #[must_use]
     pub fn new(form: Form, budget: Budget) -> Self {
         let (items, seats) = (VecDeque::new(), Vec::new());
-        Self { form, budget, items, bytes: 0, reaction_bytes: 0, seats, over_since: None, reactions_dropped: 0, backlogs_dropped: 0 }
+        Self {
+            form,
+            budget,
+            items,
+            bytes: 0,
+            reaction_bytes: 0,
+            seats,
+            over_since: None,
+            reactions_dropped: 0,
+            backlogs_dropped: 0,
+        }
     }
 
     /// Bytes waiting.
@@ -171,13 +181,20 @@ impl Queue {
         }
         self.over_since = None;
         let lagging = self.seats.iter_mut().filter(|s| s.lag == Lag::Dropped);
-        lagging.map(|s| { s.lag = Lag::Asked; s.session.clone() }).collect()
+        lagging
+            .map(|s| {
+                s.lag = Lag::Asked;
+                s.session.clone()
+            })
+            .collect()
     }
 
     /// When the client counts as too slow, unless it takes something before.
     #[must_use]
     pub fn slow_at(&self) -> Option<Mono> {
-        self.over_since.map(|since| if self.bytes > 2 * self.budget.bytes_max { since } else { since.after(self.budget.slow_timeout) })
+        self.over_since.map(|since| {
+            if self.bytes > 2 * self.budget.bytes_max { since } else { since.after(self.budget.slow_timeout) }
+        })
     }
 
     /// Drops everything.
@@ -246,7 +263,9 @@ impl Queue {
     }
 
     fn push_reaction(&mut self, item: Item) {
-        let fits = |q: &Self| q.reaction_bytes + item.cost <= q.budget.reaction_bytes_max && q.bytes + item.cost <= q.budget.bytes_max;
+        let fits = |q: &Self| {
+            q.reaction_bytes + item.cost <= q.budget.reaction_bytes_max && q.bytes + item.cost <= q.budget.bytes_max
+        };
         if !fits(self) {
             // The newest of each class and sender wins.
             let key = reaction_key(item.frame.frame());
@@ -272,7 +291,11 @@ impl Queue {
                 continue;
             }
             let own = self.backlog(&name) + item.cost;
-            let victim = self.seats.iter().map(|s| (self.backlog(s.session.as_str()), s.session.clone())).max_by_key(|(b, _)| *b);
+            let victim = self
+                .seats
+                .iter()
+                .map(|s| (self.backlog(s.session.as_str()), s.session.clone()))
+                .max_by_key(|(b, _)| *b);
             match victim {
                 Some((bytes, victim)) if bytes > own && victim.as_str() != name => self.drop_backlog(victim.as_str()),
                 _ => {
@@ -340,7 +363,11 @@ impl Queue {
         let F::Reaction(r) = item.frame.frame() else { return true };
         let known = self.seats.iter().find(|s| s.session.as_str() == r.session).map_or(0, |s| s.epoch);
         let waited = now.mono.since(item.at);
-        let since_emitted = if r.emitted_at_us > 0 { Duration::from_micros(now.wall.0.saturating_sub(r.emitted_at_us)) } else { Duration::ZERO };
+        let since_emitted = if r.emitted_at_us > 0 {
+            Duration::from_micros(now.wall.0.saturating_sub(r.emitted_at_us))
+        } else {
+            Duration::ZERO
+        };
         r.epoch >= known && waited.max(since_emitted) <= self.budget.reaction_ttl
     }
 }

@@ -27,7 +27,10 @@ pub(super) struct Reload {
 impl Reload {
     pub(super) fn new(config: &ListenerConfig) -> Self {
         let tls = config.tls.iter().flat_map(|t| t.files()).map(Path::to_owned);
-        let files = tls.chain(config.keys.file().map(Path::to_owned)).map(|p| (p.clone(), look(std::fs::metadata(&p)))).collect();
+        let files = tls
+            .chain(config.keys.file().map(Path::to_owned))
+            .map(|p| (p.clone(), look(std::fs::metadata(&p))))
+            .collect();
         Self { tls: config.tls.clone(), keys: config.keys.clone(), files, next: Instant::now() + EVERY }
     }
 

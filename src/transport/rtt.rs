@@ -76,7 +76,7 @@ mod tests {
             assert!(rtt.start(Mono(10_000 * nonce), nonce));
             assert!(rtt.pong(Mono(10_000 * nonce + took), &nonce.to_be_bytes()));
         }
-        assert_eq!((rtt.srtt_us, rtt.min_us(), rtt.bound_us, rtt.samples), (990, 100, 100, 3));
+        assert_eq!((rtt.srtt_us, rtt.min_us(), rtt.bound_us, rtt.samples), (1000, 100, 100, 3));
     }
 
     #[test]

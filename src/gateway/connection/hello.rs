@@ -71,7 +71,9 @@ impl Connection {
         let fresh = Identity::verify(token, &self.shared.config.keys, now);
         let Some(client) = &mut self.client else { return };
         match fresh {
-            Ok(fresh) if fresh.principal != client.identity.principal => self.close(4002, &TokenError::OtherSub.to_string()),
+            Ok(fresh) if fresh.principal != client.identity.principal => {
+                self.close(4002, &TokenError::OtherSub.to_string())
+            }
             Ok(fresh) => client.identity = fresh,
             Err(e) => self.refuse(&e),
         }
@@ -88,7 +90,12 @@ impl Connection {
             Ok((session, client)) => self.shared.port.attach(&session, client),
             Err(code) => {
                 let retry_after_ms = if code == Code::Overloaded { SESSIONS_RETRY_MS } else { 0 };
-                self.send(F::Detached(Detached { session: attach.session, code: code.into(), retry_after_ms, n: attach.n }));
+                self.send(F::Detached(Detached {
+                    session: attach.session,
+                    code: code.into(),
+                    retry_after_ms,
+                    n: attach.n,
+                }));
             }
         }
     }
@@ -96,11 +103,13 @@ impl Connection {
     fn admit(&mut self, attach: &c::Attach) -> Result<(SessionId, ClientSpec), Code> {
         let session = SessionId::parse(&attach.session).map_err(|_| Code::BadFrame)?;
         let client = self.client.as_ref().ok_or(Code::BadFrame)?;
-        let lane = if attach.lane.is_empty() { client.lane } else { Lane::parse(&attach.lane).map_err(|_| Code::BadFrame)? };
+        let lane =
+            if attach.lane.is_empty() { client.lane } else { Lane::parse(&attach.lane).map_err(|_| Code::BadFrame)? };
         let grant = if attach.token.is_empty() {
             client.identity.grant(session.as_str())
         } else {
-            let own = Identity::verify(&attach.token, &self.shared.config.keys, self.shared.clock.now().wall).map_err(|_| Code::Unauthenticated)?;
+            let own = Identity::verify(&attach.token, &self.shared.config.keys, self.shared.clock.now().wall)
+                .map_err(|_| Code::Unauthenticated)?;
             if own.principal != client.identity.principal || !own.allows_origin(self.upgrade.origin.as_deref()) {
                 return Err(Code::Forbidden);
             }

@@ -138,7 +138,9 @@ impl Connection {
                 Poll::Ready(Some(Ok(message))) => self.message(message),
                 Poll::Ready(Some(Err(WsError::Capacity(e)))) => self.close(1009, &format!("message too large: {e}")),
                 Poll::Ready(Some(Err(WsError::Utf8(_)))) => self.close(1007, "text message is not UTF-8"),
-                Poll::Ready(Some(Err(WsError::Protocol(e)))) if !gone(&e) => self.close(1002, &format!("not WebSocket: {e}")),
+                Poll::Ready(Some(Err(WsError::Protocol(e)))) if !gone(&e) => {
+                    self.close(1002, &format!("not WebSocket: {e}"))
+                }
                 Poll::Ready(Some(Err(_)) | None) => return Err(Over),
             }
         }
@@ -191,7 +193,8 @@ impl Connection {
         }
         let filled = framed.pending() > 0;
         let slow = state.queue.take_slow();
-        let dropped = (std::mem::take(&mut state.queue.reactions_dropped), std::mem::take(&mut state.queue.backlogs_dropped));
+        let dropped =
+            (std::mem::take(&mut state.queue.reactions_dropped), std::mem::take(&mut state.queue.backlogs_dropped));
         drop(state);
         if dropped != (0, 0) {
             self.shared.stats.reactions_dropped.fetch_add(dropped.0, Ordering::Relaxed);

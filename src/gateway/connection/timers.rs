@@ -66,11 +66,17 @@ impl Connection {
         if self.token_by() <= now {
             self.close(4201, "token expired: send `auth` with a new one before exp, or reconnect with it");
         } else if self.dead_by() <= now {
-            self.close(4103, &format!("nothing heard for {} ms: answer each ping with a pong", self.shared.config.limits.dead_ms));
+            self.close(
+                4103,
+                &format!("nothing heard for {} ms: answer each ping with a pong", self.shared.config.limits.dead_ms),
+            );
         } else if self.slow_by().is_some_and(|at| at <= now) {
             self.outbox.lock().queue.clear();
             self.reason = 4;
-            self.close(4102, "too slow: the downstream queue stayed over its limit; read faster or attach to fewer sessions");
+            self.close(
+                4102,
+                "too slow: the downstream queue stayed over its limit; read faster or attach to fewer sessions",
+            );
         }
         if self.closing.is_none() && self.clocks.ping <= now {
             self.clocks.n += 1;
