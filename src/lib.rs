@@ -4,8 +4,11 @@
 //! short lock, decisions by [`holdfast_core`]) -> `upstream` (one stream per owner) -> `owner` (durable write, echo)
 //! and the same way back. `placement` says who the owner is.
 
+pub mod admin;
+pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod dev;
 pub mod gateway;
 pub mod metrics;
 pub mod transport;

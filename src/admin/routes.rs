@@ -1,0 +1,159 @@
+//! What the admin server answers.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{Method, Request, Response, StatusCode, header};
+use serde_json::{Value, json};
+
+use crate::gateway::run::GatewayHandle;
+
+/// Most held ops in one answer: 20,000 at 150 bytes are 3 MB.
+const HELD_MAX: usize = 20_000;
+/// Most sessions named in `/status`.
+const SESSIONS_MAX: usize = 100;
+
+/// What a process says of itself.
+pub trait Source: Send + Sync {
+    /// Why it should get no traffic; empty = ready.
+    fn not_ready(&self) -> Vec<String>;
+    /// Facts for `/readyz` and `/status`, an object.
+    fn facts(&self) -> Value;
+    /// The text exposition of its instruments.
+    fn metrics(&self) -> String {
+        String::new()
+    }
+    /// Its held ops, as an array.
+    fn held(&self) -> Value {
+        json!([])
+    }
+    /// More for `/status`, an object.
+    fn status(&self) -> Value {
+        json!({})
+    }
+}
+
+/// A process that is not there yet, or has nothing more to say than whether it is: owners and placement.
+#[derive(Debug)]
+pub struct Starting {
+    /// `owner`, `placement` or `gateway`.
+    pub role: &'static str,
+    /// Its name.
+    pub node: String,
+    /// Why it is not ready; empty = ready.
+    pub reasons: std::sync::Mutex<Vec<String>>,
+}
+
+impl Source for Starting {
+    fn not_ready(&self) -> Vec<String> {
+        self.reasons.lock().map_or_else(|e| e.into_inner().clone(), |r| r.clone())
+    }
+    fn facts(&self) -> Value {
+        json!({"role": self.role, "node": self.node, "version": env!("CARGO_PKG_VERSION")})
+    }
+}
+
+impl Source for GatewayHandle {
+    fn not_ready(&self) -> Vec<String> {
+        Self::not_ready(self)
+    }
+    fn facts(&self) -> Value {
+        let directory = self.directory();
+        json!({
+            "role": "gateway",
+            "version": env!("CARGO_PKG_VERSION"),
+            "directory": directory.state,
+            "directory_age_ms": u64::try_from(directory.age.as_millis()).unwrap_or(u64::MAX),
+        })
+    }
+    fn metrics(&self) -> String {
+        Self::metrics(self).encode()
+    }
+    fn held(&self) -> Value {
+        let one = |h: crate::gateway::run::HeldOp| {
+            json!({"session": h.session.as_str(), "principal": h.principal, "lane": h.lane, "seq": h.seq,
+                "age_us": h.age_us, "sends": h.sends, "bytes": h.bytes})
+        };
+        Self::held(self, HELD_MAX).into_iter().map(one).collect()
+    }
+    fn status(&self) -> Value {
+        let one = |s: crate::gateway::run::SessionSummary| {
+            let (boot, epoch) = s.binding.map_or((Value::Null, 0), |(b, e)| (json!(b.to_string()), e));
+            json!({"session": s.session.as_str(), "owner_boot": boot, "epoch": epoch, "held": s.held})
+        };
+        let sessions: Vec<Value> = self.sessions(SESSIONS_MAX).into_iter().map(one).collect();
+        json!({"sessions": sessions})
+    }
+}
+
+/// One request's answer. Generic over the body, which is never read.
+pub(super) fn answer<B>(request: &Request<B>, source: &dyn Source) -> Result<Response<Full<Bytes>>, Infallible> {
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        return Ok(text(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET\n".into()));
+    }
+    Ok(match request.uri().path() {
+        "/livez" => text(StatusCode::OK, "text/plain", "ok\n".into()),
+        "/readyz" => {
+            let reasons = source.not_ready();
+            let status = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+            json_answer(status, &merged(json!({"ready": reasons.is_empty(), "reasons": reasons}), source.facts()))
+        }
+        "/status" => {
+            let reasons = source.not_ready();
+            let head = merged(json!({"ready": reasons.is_empty(), "reasons": reasons}), source.facts());
+            json_answer(StatusCode::OK, &merged(head, source.status()))
+        }
+        "/held" => json_answer(StatusCode::OK, &source.held()),
+        "/metrics" => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            text(StatusCode::OK, kind, source.metrics())
+        }
+        _ => text(StatusCode::NOT_FOUND, "text/plain", "/livez /readyz /metrics /status /held\n".into()),
+    })
+}
+
+fn merged(mut a: Value, b: Value) -> Value {
+    if let (Value::Object(a), Value::Object(b)) = (&mut a, b) {
+        a.extend(b);
+    }
+    a
+}
+
+fn json_answer(status: StatusCode, body: &Value) -> Response<Full<Bytes>> {
+    text(status, "application/json", format!("{body}\n"))
+}
+
+fn text(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    async fn get(path: &str, source: &dyn Source) -> (u16, Value) {
+        let response = answer(&Request::get(path).body(()).unwrap(), source).unwrap();
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice(&body).unwrap_or(Value::Null))
+    }
+
+    #[tokio::test]
+    async fn readiness_says_why_not() {
+        let source =
+            Starting { role: "owner", node: "o-1".into(), reasons: vec!["directory: unreachable".to_owned()].into() };
+        let (status, body) = get("/readyz", &source).await;
+        assert_eq!((status, &body["reasons"][0]), (503, &json!("directory: unreachable")));
+        source.reasons.lock().unwrap().clear();
+        assert_eq!(get("/readyz", &source).await.0, 200);
+        assert_eq!(get("/status", &source).await.1["node"], "o-1");
+        assert_eq!(get("/livez", &source).await.0, 200);
+        assert_eq!(get("/nothing", &source).await.0, 404);
+    }
+}

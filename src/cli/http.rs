@@ -1,0 +1,45 @@
+//! One GET to an admin server.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::Request;
+use hyper_util::rt::TokioIo;
+use tokio::{net::TcpStream, time::timeout};
+
+/// An admin server on loopback answers in milliseconds.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// 100,000 held ops at 150 bytes each.
+const BODY_BYTES_MAX: usize = 16 << 20;
+
+/// Status code and body of `GET path` at `addr` (`host:port`).
+pub(super) async fn get(addr: &str, path: &str) -> anyhow::Result<(u16, String)> {
+    let answer = async {
+        let stream = TcpStream::connect(addr).await.with_context(|| format!("{addr} cannot be reached"))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let request = Request::get(path).header("host", addr).body(Empty::<Bytes>::new())?;
+        let asking = async {
+            let response = sender.send_request(request).await?;
+            let status = response.status().as_u16();
+            let body = Limited::new(response.into_body(), BODY_BYTES_MAX).collect().await;
+            let body = body.map_err(|e| anyhow::anyhow!("{addr}{path}: {e}"))?.to_bytes();
+            anyhow::Ok((status, String::from_utf8_lossy(&body).into_owned()))
+        };
+        let mut asking = std::pin::pin!(asking);
+        tokio::select! {
+            answer = &mut asking => answer,
+            // the connection may end before the answer has been read from it
+            ended = connection => { ended?; asking.await }
+        }
+    };
+    timeout(ANSWER_MAX, answer).await.with_context(|| format!("{addr} did not answer within {ANSWER_MAX:?}"))?
+}
+
+/// The body of a 200.
+pub(super) async fn get_ok(addr: &str, path: &str) -> anyhow::Result<String> {
+    let (status, body) = get(addr, path).await?;
+    ensure!(status == 200, "{addr}{path}: status {status}: {}", body.trim());
+    Ok(body)
+}
