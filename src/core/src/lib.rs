@@ -7,6 +7,7 @@
 //!
 //! [`assign`] belongs to placement.
 
+pub mod backoff;
 pub mod id;
 pub mod message;
 pub mod mutant;
