@@ -11,5 +11,6 @@ pub mod config;
 pub mod dev;
 pub mod gateway;
 pub mod metrics;
+pub mod placement;
 pub mod transport;
 pub mod upstream;

@@ -13,6 +13,3 @@ pub mod port;
 pub mod queue;
 mod reload;
 pub mod run;
-
-#[cfg(test)]
-mod tests;

@@ -8,6 +8,7 @@
 //! [`assign`] belongs to placement.
 
 pub mod backoff;
+pub mod directory;
 pub mod id;
 pub mod message;
 pub mod mutant;
