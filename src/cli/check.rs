@@ -25,7 +25,10 @@ enum Part {
 
 pub(super) fn main(args: &CheckArgs) -> anyhow::Result<()> {
     match args.part {
-        Part::Gateway => print(args, |c: &config::Gateway| c.run_config().map(|_| ())),
+        Part::Gateway => print(args, |c: &config::Gateway| {
+            c.run_config().map(|_| ())?;
+            if c.auth.jwks.is_empty() { Ok(()) } else { c.listeners().map(|_| ()) }
+        }),
         Part::Owner => print(args, |_: &config::Owner| Ok(())),
         Part::Placement => print(args, |_: &config::Placement| Ok(())),
     }

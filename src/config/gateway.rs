@@ -3,7 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, Size, Span};
-use crate::gateway::run::{GatewayConfig, HeldBudget};
+use crate::{
+    gateway::{
+        auth::AUDIENCE,
+        jwks::Jwks,
+        limits::{self, ListenerConfig},
+        run::{GatewayConfig, HeldBudget},
+    },
+    transport::tls,
+};
 
 macro_rules! section {
     ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident: $t:ty = $default:expr,)* }) => {
@@ -37,6 +45,8 @@ section! {
         admit_per_s: u32 = 5_000,
         /// Most connections at a time.
         connections_max: u32 = 15_000,
+        /// Accept queue of the kernel.
+        backlog: u32 = 1_280,
         /// File with the shared secret of the owner links; empty = none.
         link_token_file: String = String::new(),
         /// Longest graceful stop.
@@ -144,10 +154,11 @@ impl Gateway {
         if self.tls.cert.is_empty() != self.tls.key.is_empty() {
             return Err(ConfigError("tls.cert, tls.key: both or none".into()));
         }
-        if self.limits.payload.0 > self.limits.frame.0 {
+        let l = &self.limits;
+        if l.payload.0 > l.frame.0 {
             return Err(ConfigError("limits.payload: must not be above limits.frame".into()));
         }
-        if self.limits.ping.0 * 2 > self.limits.dead.0 {
+        if l.ping.0 * 2 > l.dead.0 {
             return Err(ConfigError(
                 "limits.dead: must be at least twice limits.ping, or one late ping ends a connection".into(),
             ));
@@ -168,6 +179,66 @@ impl Gateway {
             placement: self.placement.addrs(),
             held,
             drain_max: self.drain_max.0,
+        })
+    }
+}
+
+impl Gateway {
+    /// What the listeners take. Reads certificate and keys.
+    ///
+    /// # Errors
+    /// An address is none, a file cannot be used, or a value cannot be right: named by its key.
+    pub fn listeners(&self) -> Result<Vec<ListenerConfig>, ConfigError> {
+        let bad = |key: &str, e: &dyn std::fmt::Display| ConfigError(format!("{key}: {e}"));
+        if self.auth.audience != AUDIENCE {
+            return Err(ConfigError(format!("auth.audience: only \"{AUDIENCE}\" is known")));
+        }
+        if self.auth.jwks.is_empty() {
+            return Err(ConfigError("auth.jwks: a file with keys is wanted, else no client gets in".into()));
+        }
+        let keys = Jwks::load(&self.auth.jwks).map_err(|e| bad("auth.jwks", &e))?;
+        let tls = match self.tls.cert.as_str() {
+            "" => None,
+            cert => Some(tls::Tls::load(cert, &self.tls.key).map_err(|e| bad("tls", &e))?),
+        };
+        let listener = |key: &str, addr: &str, tls: Option<tls::Tls>| {
+            let listen =
+                addr.parse().map_err(|_| ConfigError(format!("{key}: \"{addr}\" is not an address (ip:port)")))?;
+            Ok(ListenerConfig {
+                listen,
+                tls,
+                keys: keys.clone(),
+                origins: self.auth.origins.clone(),
+                gateway: self.node.clone(),
+                features: Vec::new(),
+                pages: None,
+                limits: self.listener_limits()?,
+            })
+        };
+        let mut all = vec![listener("listen", &self.listen, tls)?];
+        if !self.listen_plain.is_empty() {
+            all.push(listener("listen_plain", &self.listen_plain, None)?);
+        }
+        Ok(all)
+    }
+
+    fn listener_limits(&self) -> Result<limits::Limits, ConfigError> {
+        let l = &self.limits;
+        let small = |key: &str, n: u64| usize::try_from(n).map_err(|_| ConfigError(format!("limits.{key}: too large")));
+        let ms = |key: &str, span: Span| {
+            u32::try_from(span.0.as_millis()).map_err(|_| ConfigError(format!("limits.{key}: too long")))
+        };
+        Ok(limits::Limits {
+            backlog: self.backlog,
+            connections_max: small("connections_max", self.connections_max.into())?,
+            hello_timeout: l.hello.0,
+            ping_ms: ms("ping", l.ping)?,
+            dead_ms: ms("dead", l.dead)?,
+            frame_bytes_max: small("frame", l.frame.0)?,
+            payload_bytes_max: small("payload", l.payload.0)?,
+            sessions_max: small("sessions", l.sessions.into())?,
+            queue_bytes_max: small("queue", l.queue.0)?,
+            ..limits::Limits::default()
         })
     }
 }
