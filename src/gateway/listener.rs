@@ -158,7 +158,7 @@ impl Listener {
         loop {
             tokio::select! {
                 biased;
-                _ = shutdown.wait_for(|stop| *stop) => break,
+                () = stopped(&mut shutdown) => break,
                 due = lag.tick() => {
                     self.measure(due);
                     reload.tick().await;
@@ -279,6 +279,11 @@ impl Handle {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(conn, outbox.clone());
         Some((conn, Connection::new(self.shared.clone(), outbox, upgrade, socket)))
     }
+}
+
+async fn stopped(shutdown: &mut watch::Receiver<bool>) {
+    // An error means that the sender is gone, and with it whoever wanted this listener.
+    let _ = shutdown.wait_for(|stop| *stop).await;
 }
 
 /// Whether one more connection is let in; the guards count it.

@@ -13,3 +13,6 @@ pub mod port;
 pub mod queue;
 mod reload;
 pub mod run;
+
+#[cfg(test)]
+mod tests;
