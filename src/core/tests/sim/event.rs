@@ -68,6 +68,8 @@ pub enum Event {
     Moved { session: usize, epoch: u64 },
     /// A stopped process goes on.
     Resume { proc: Proc },
+    /// A drained life ends.
+    Retire { owner: usize },
     /// A node's owner process starts.
     StartOwner { node: usize },
     /// A gateway process starts.

@@ -221,6 +221,7 @@ impl World {
             Event::Rehome { boot } => self.rehome(boot),
             Event::Moved { session, epoch } => self.dir_move(session, epoch),
             Event::Resume { proc } => self.resume(proc),
+            Event::Retire { owner } => self.retire(owner),
             Event::StartOwner { node } => self.start_owner(node),
             Event::StartGateway { slot } => self.start_gateway(slot),
             Event::Thaw => self.thaw(),
