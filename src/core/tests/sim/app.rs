@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use holdfast_core::{
     proto::{Code, Content, record::Entry},
-    record::{App, Draft, OpView, Reject},
+    record::{App, Draft, OpView, Reject, STAMP_DELIVERY},
     time::Now,
 };
 
@@ -40,8 +40,6 @@ pub const KINDS: [Kind; 9] = [
 
 /// `app_code` of every refusal.
 pub const APP_CODE: u32 = 7;
-/// Flag of an event whose delivery is stamped.
-const STAMP_DELIVERY: u32 = 1;
 /// A participant that nobody is.
 const NOBODY: &str = "nobody";
 
@@ -55,7 +53,10 @@ pub struct TestApp {
 /// The chain after one more event (FNV-1a over version and payload).
 pub fn link(chain: u64, ver: u64, payload: &[u8]) -> u64 {
     let bytes = ver.to_le_bytes();
-    bytes.iter().chain(payload).fold(chain ^ 0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
+    bytes
+        .iter()
+        .chain(payload)
+        .fold(chain ^ 0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
 
 fn draft(op: &OpView<'_>, part: u8, only: Vec<String>) -> Draft {
@@ -101,6 +102,10 @@ impl App for TestApp {
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<(), String> {
+        if state.is_empty() {
+            *self = Self::default();
+            return Ok(());
+        }
         let word = |at: usize| state.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
         self.count = word(0).ok_or("short state")?;
         self.chain = word(8).ok_or("short state")?;

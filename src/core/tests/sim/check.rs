@@ -127,9 +127,13 @@ impl Oracle {
             _ => return,
         };
         let claimed = record.epoch();
-        self.must(3, epoch <= claimed, || format!("s{session}: epoch {epoch} speaks, {claimed} is claimed: {}", show::down(msg)));
+        self.must(3, epoch <= claimed, || {
+            format!("s{session}: epoch {epoch} speaks, {claimed} is claimed: {}", show::down(msg))
+        });
         let head = self.truth[session].log.len() as u64;
-        self.must(3, ver <= head, || format!("s{session}: ver {ver} leaves the owner, {head} is written: {}", show::down(msg)));
+        self.must(3, ver <= head, || {
+            format!("s{session}: ver {ver} leaves the owner, {head} is written: {}", show::down(msg))
+        });
         match msg {
             M::Event(m) if m.skip_to == 0 => self.is_event(session, pos(&m.at).ver, &m.payload),
             M::Committed(m) => self.is_committed(session, &parts(m.op.as_ref()), m.ver, "Committed"),
@@ -148,7 +152,9 @@ impl Oracle {
     /// The state at `ver` is this.
     pub fn is_state(&mut self, session: usize, ver: u64, payload: &Bytes) {
         let truth = self.chain(session, ver).map(u64::to_le_bytes);
-        self.must(4, truth.as_ref().map(|t| &t[..]) == Some(payload), || format!("s{session}: state at {ver} is wrong"));
+        self.must(4, truth.as_ref().map(|t| &t[..]) == Some(payload), || {
+            format!("s{session}: state at {ver} is wrong")
+        });
     }
 
     /// 1: the op is in the record, at `ver` (0 = anywhere).
@@ -156,7 +162,11 @@ impl Oracle {
         let truth = self.truth[session].ops.get(key).copied();
         let holds = truth.is_some_and(|t| ver == 0 || t == ver);
         self.must(1, holds, || {
-            format!("s{session} {who}: op {}:{} at ver {ver}; the record has it at {truth:?}", show::lane(&key.0), key.1)
+            format!(
+                "s{session} {who}: op {}:{} at ver {ver}; the record has it at {truth:?}",
+                show::lane(&key.0),
+                key.1
+            )
         });
     }
 
@@ -165,7 +175,9 @@ impl Oracle {
         if nack.applied() == Applied::No {
             let there = self.truth[session].ops.contains_key(&key);
             let final_word = (nack.code as u32) >= 400 && nack.code() != Code::OpIdReused;
-            self.must(7, !(there && final_word), || format!("s{session}: {} is in the record", show::down(&owner_msg::M::Nack(nack.clone()))));
+            self.must(7, !(there && final_word), || {
+                format!("s{session}: {} is in the record", show::down(&owner_msg::M::Nack(nack.clone())))
+            });
         }
         if matches!(nack.code(), Code::Rejected | Code::BaseConflict | Code::Forbidden) {
             let mut lanes = record.lanes.iter().filter(|((_, l), _)| l.as_bytes() == key.0).map(|(_, v)| v);
@@ -177,7 +189,9 @@ impl Oracle {
     /// 7: a client was told that this op is finally refused and not applied.
     pub fn is_dead(&mut self, session: usize, key: (Bytes, u64)) {
         let there = self.truth[session].ops.contains_key(&key);
-        self.must(7, !there, || format!("s{session} op {}:{} was refused, and is in the record", show::lane(&key.0), key.1));
+        self.must(7, !there, || {
+            format!("s{session} op {}:{} was refused, and is in the record", show::lane(&key.0), key.1)
+        });
         self.truth[session].dead.insert(key);
     }
 
@@ -194,7 +208,12 @@ impl Oracle {
         }
         let same = self.held.get(&key) == Some(&envelope.held);
         self.must(9, same, || {
-            format!("gateway {gw} s{session} op {}:{}: other bytes on attempt {}", show::lane(&key.2), seq, envelope.attempt)
+            format!(
+                "gateway {gw} s{session} op {}:{}: other bytes on attempt {}",
+                show::lane(&key.2),
+                seq,
+                envelope.attempt
+            )
         });
     }
 

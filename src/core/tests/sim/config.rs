@@ -25,8 +25,6 @@ pub struct Config {
     pub client_us: u64,
     /// Writes with an ambiguous outcome, per 1000.
     pub ambiguous_per_mille: u64,
-    /// Events between checkpoints at the owners.
-    pub checkpoint_every: u64,
 }
 
 impl Config {
@@ -50,7 +48,6 @@ impl Config {
             link_us: rng.pick(&[500, 5_000, 50_000]).unwrap_or(500),
             client_us: rng.pick(&[2_000, 30_000, 200_000]).unwrap_or(2_000),
             ambiguous_per_mille: rng.pick(&[0, 30, 150]).unwrap_or(0),
-            checkpoint_every: rng.pick(&[3, 16, 256]).unwrap_or(16),
         }
     }
 }

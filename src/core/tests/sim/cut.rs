@@ -13,6 +13,13 @@ use crate::{
 /// Close code of a connection that was not closed (TCP reset, timeout).
 pub const LOST: u16 = 1006;
 
+/// Frames that wait for a slow client.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// In order.
+    pub frames: Vec<server_frame::F>,
+}
+
 impl World {
     /// A connection breaks at `at`; the client notices `client_us` later, the gateway `gw_us` later.
     pub fn cut_conn(&mut self, conn: usize, at: u64, client_us: u64, gw_us: u64) {
@@ -51,10 +58,11 @@ impl World {
     pub fn gw_unblock(&mut self, conn: usize) {
         let (gw, client) = (self.net.conns[conn].gw, self.net.conns[conn].client);
         let Some(outbox) = self.gws[gw].slow.remove(&conn) else { return };
-        let attached = outbox.frames.iter().any(|f| matches!(f, server_frame::F::Attached(_) | server_frame::F::Snapshot(_)));
+        let attached =
+            outbox.frames.iter().any(|f| matches!(f, server_frame::F::Attached(_) | server_frame::F::Snapshot(_)));
         let overflowed = !attached && !outbox.frames.is_empty() && self.rng.per_mille(700);
         if !overflowed {
-            outbox.frames.into_iter().for_each(|f| self.to_client(conn, f));
+            outbox.frames.into_iter().for_each(|f| self.push_frame(conn, f));
             return;
         }
         trace!(self, "gateway {gw}: backlog of client {client} is dropped");
@@ -63,12 +71,13 @@ impl World {
             match frame {
                 server_frame::F::Event(e) => {
                     if let Some(op) = e.op.filter(|o: &OpId| o.lane.is_empty()) {
-                        let ack = server_frame::Ack { session: e.session, op: Some(op), at: e.at, dup: false, held_us: 0 };
-                        self.to_client(conn, server_frame::F::Ack(ack));
+                        let ack =
+                            server_frame::Ack { session: e.session, op: Some(op), at: e.at, dup: false, held_us: 0 };
+                        self.push_frame(conn, server_frame::F::Ack(ack));
                     }
                 }
                 server_frame::F::Reaction(_) => {}
-                kept => self.to_client(conn, kept),
+                kept => self.push_frame(conn, kept),
             }
         }
         let session = self.clients[client].session;

@@ -212,10 +212,13 @@ impl World {
         trace!(self, "directory: out of reach for {us} us");
         self.dir.frozen = true;
         self.dir.life += 1;
-        self.dir.pinned = self.bindings().filter(|(_, s, b, e)| {
-            let route = &self.dir.routes[*s];
-            route.boot == *b && route.epoch == *e
-        }).collect();
+        self.dir.pinned = self
+            .bindings()
+            .filter(|(_, s, b, e)| {
+                let route = &self.dir.routes[*s];
+                route.boot == *b && route.epoch == *e
+            })
+            .collect();
         self.after(us, Event::Thaw);
     }
 

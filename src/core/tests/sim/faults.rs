@@ -40,11 +40,9 @@ impl World {
 
     fn inflict(&mut self, fault: Fault) -> bool {
         match fault {
-            Fault::OwnerCrash
-            | Fault::OwnerBounce
-            | Fault::OwnerPause
-            | Fault::LeaseRevoked
-            | Fault::OwnerDrain => self.hurt_owner(fault),
+            Fault::OwnerCrash | Fault::OwnerBounce | Fault::OwnerPause | Fault::LeaseRevoked | Fault::OwnerDrain => {
+                self.hurt_owner(fault)
+            }
             Fault::GatewayCrash | Fault::GatewayPause | Fault::Partition => self.hurt_gateway(fault),
             Fault::LinkFlap | Fault::LinkStall => self.hurt_link(fault),
             Fault::DirectoryFrozen | Fault::WatchLag | Fault::EpochJump | Fault::StoreDown => self.hurt_etcd(fault),

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_core::{
-    id::{Boot, ConnId, Lane, LinkId},
-    proto::{client_frame, gateway_msg, owner_msg, server_frame},
+    id::{ConnId, Lane, LinkId},
+    proto::{client_frame, gateway_msg, server_frame},
     session::{Action, Arrival, Client as Attaching, Observation, Route, Session},
     time::Now,
 };
@@ -12,6 +12,7 @@ use holdfast_core::{
 use crate::{
     check::Binding,
     counts::{Fault, Seen},
+    cut::Outbox,
     event::Event,
     world::{World, trace},
 };
@@ -26,13 +27,6 @@ pub struct GwSession {
     pub before: Binding,
     /// Held ops as the driver was told, for the gauge.
     pub gauge: i64,
-}
-
-/// Frames that wait for a slow client.
-#[derive(Debug, Default)]
-pub struct Outbox {
-    /// In order.
-    pub frames: Vec<server_frame::F>,
 }
 
 /// One life of a gateway.
@@ -191,11 +185,11 @@ impl World {
             outbox.frames.push(frame.clone());
             return;
         }
-        self.to_client(conn, frame.clone());
+        self.push_frame(conn, frame.clone());
     }
 
     /// Queues a frame for a client.
-    pub fn to_client(&mut self, conn: usize, frame: server_frame::F) {
+    pub fn push_frame(&mut self, conn: usize, frame: server_frame::F) {
         let us = self.rng.range(100, self.cfg.client_us);
         let client = self.net.conns[conn].client;
         let now = self.now;
@@ -215,73 +209,6 @@ impl World {
         let (now, owner) = (self.now, self.net.links[link].owner);
         if let Some(at) = self.net.links[link].up.send(now, us) {
             self.at(at, Event::ToOwner { owner, link, msg });
-        }
-    }
-
-    fn gw_connect(&mut self, gw: usize, session: usize, boot: Boot) {
-        self.gws[gw].bound.insert((boot.0, session));
-        if let Some(link) = self.gws[gw].links.get(&boot.0).copied() {
-            self.after(0, Event::LinkUp { gw, boot: boot.0, link });
-        } else if self.gws[gw].dialling.insert(boot.0) {
-            let us = self.rng.range(200, 2_000 + self.cfg.link_us);
-            self.after(us, Event::Dial { gw, boot: boot.0 });
-        }
-    }
-
-    /// A dial reaches the node: refused, or a link.
-    pub fn gw_dial(&mut self, gw: usize, boot: u64) {
-        if !self.gws[gw].bound.iter().any(|(b, _)| *b == boot) {
-            self.gws[gw].dialling.remove(&boot);
-            return;
-        }
-        let owner = self.owners.iter().position(|o| o.boot == boot && o.runs());
-        let Some(owner) = owner.filter(|_| self.now >= self.gws[gw].cut_off_until) else {
-            let us = self.rng.range(50_000, 400_000);
-            self.after(us, Event::Dial { gw, boot });
-            return;
-        };
-        self.gws[gw].dialling.remove(&boot);
-        let link = self.net.links.len();
-        self.net.links.push(crate::net::Link { gw, owner, up: Default::default(), down: Default::default() });
-        self.gws[gw].links.insert(boot, link);
-        self.handle_link_up(gw, boot, link);
-    }
-
-    /// A link that is up is told to sessions that asked for it.
-    pub fn gw_link_up(&mut self, gw: usize, boot: u64, link: usize) {
-        if self.gws[gw].links.get(&boot) == Some(&link) {
-            self.handle_link_up(gw, boot, link);
-        }
-    }
-
-    fn handle_link_up(&mut self, gw: usize, boot: u64, link: usize) {
-        trace!(self, "gateway {gw}: link {link} to {boot:016x} is up");
-        let bound: Vec<_> = self.gws[gw].bound.iter().filter(|(b, _)| *b == boot).map(|(_, s)| *s).collect();
-        for session in bound {
-            self.with_session(gw, session, |s, now, out| {
-                s.handle_link_up(now, Boot(boot), LinkId(link as u64), out);
-            });
-        }
-    }
-
-    /// The link broke.
-    pub fn gw_link_lost(&mut self, gw: usize, link: usize) {
-        self.gws[gw].links.retain(|_, l| *l != link);
-        for session in self.gws[gw].sessions.keys().copied().collect::<Vec<_>>() {
-            self.with_session(gw, session, |s, now, out| s.handle_link_down(now, LinkId(link as u64), out));
-        }
-    }
-
-    /// A message of an owner arrives.
-    pub fn gw_owner_msg(&mut self, gw: usize, link: usize, msg: owner_msg::M) {
-        trace!(self, "gateway {gw} <- link {link}: {}", crate::show::down(&msg));
-        self.oracle.reaches_gateway(gw, &msg);
-        let name = crate::show::spoken_of(&msg).map(str::to_owned);
-        for session in self.gws[gw].sessions.keys().copied().collect::<Vec<_>>() {
-            if name.as_deref().is_none_or(|n| n == self.sessions[session].as_str()) {
-                let msg = msg.clone();
-                self.with_session(gw, session, |s, now, out| s.handle_owner_msg(now, LinkId(link as u64), msg, out));
-            }
         }
     }
 
@@ -327,7 +254,9 @@ impl World {
                 }
                 self.with_session(gw, session, |s, now, out| s.handle_op(now, id, op, &arrival, room, out));
             }
-            client_frame::F::Resync(r) => self.with_session(gw, session, |s, now, out| s.handle_resync(now, id, r, out)),
+            client_frame::F::Resync(r) => {
+                self.with_session(gw, session, |s, now, out| s.handle_resync(now, id, r, out))
+            }
             client_frame::F::Reaction(r) => {
                 self.with_session(gw, session, |s, now, out| s.handle_reaction(now, id, r, out));
             }

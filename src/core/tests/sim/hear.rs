@@ -1,7 +1,7 @@
 //! Clients, by the rules of design 4.3: what they hear, and what must be true of it (15.1, 15.4, 15.5, 15.7).
 
 use bytes::Bytes;
-use holdfast_core::proto::{Applied, Code, OpId, Pos, Rejected, client_frame, server_frame};
+use holdfast_core::proto::{Applied, Code, OpId, Rejected, client_frame, server_frame};
 
 use crate::{
     client::Wake,
@@ -22,24 +22,14 @@ impl World {
         match frame {
             F::Attached(a) if a.n == self.clients[client].n => self.hear_attached(client, &a),
             F::Detached(d) if d.n == self.clients[client].n => self.hear_detached(client, conn, &d),
-            F::Status(s) if !attached => {
-                if s.state == server_frame::status::State::Moving as i32 {
-                    self.counts.seen(Seen::Moving);
-                }
-            }
+            F::Status(s) if s.state == server_frame::status::State::Moving as i32 => self.counts.seen(Seen::Moving),
             // an op's id and attempt say what a nack is about, whatever the attachment
             F::Nack(n) => self.hear_nack(client, &n),
             _ if !attached => {}
             F::Event(e) => self.hear_event(client, &e),
             F::Snapshot(s) => self.hear_snapshot(client, &s),
             F::Ack(a) => self.hear_ack(client, &a),
-            F::Status(s) => {
-                if s.state == server_frame::status::State::Moving as i32 {
-                    self.counts.seen(Seen::Moving);
-                } else {
-                    self.raise(client, s.epoch, "status");
-                }
-            }
+            F::Status(s) => self.raise(client, s.epoch, "status"),
             F::Reaction(r) => {
                 self.counts.seen(Seen::Reaction);
                 self.raise(client, r.epoch, "reaction");
@@ -255,10 +245,5 @@ impl World {
         if c.attached {
             self.client_send(client, client_frame::F::Reaction(reaction));
         }
-    }
-
-    /// Its position.
-    pub fn seen(&self, client: usize) -> Pos {
-        self.clients[client].seen
     }
 }

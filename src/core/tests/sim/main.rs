@@ -18,6 +18,7 @@ mod event;
 mod faults;
 mod gateway;
 mod hear;
+mod links;
 mod net;
 mod owner;
 mod rng;

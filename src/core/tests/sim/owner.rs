@@ -166,9 +166,13 @@ impl World {
 
     fn start_authority(&mut self, owner: usize, session: usize, epoch: u64) {
         trace!(self, "owner {owner}: s{session} starts at epoch {epoch}");
-        let config = Arc::new(self.authority_config());
-        let core =
-            Authority::new(self.sessions[session].clone(), self.cfg.kind, epoch, config, TestApp::default());
+        let config = Arc::new(AuthorityConfig {
+            node: format!("n{}", self.owners[owner].node),
+            boot: Boot(self.owners[owner].boot),
+            addr: format!("n{}", self.owners[owner].node),
+            ..AuthorityConfig::default()
+        });
+        let core = Authority::new(self.sessions[session].clone(), self.cfg.kind, epoch, config, TestApp::default());
         let incarnation = self.rng.word();
         self.owners[owner].auths.insert(session, Held { core, wake: None, incarnation });
         self.with_authority(owner, session, |a, now, out| a.start(now, out));
@@ -178,10 +182,6 @@ impl World {
         if self.owners[owner].draining {
             self.with_authority(owner, session, |a, now, out| a.handle_drain(now, out));
         }
-    }
-
-    fn authority_config(&self) -> AuthorityConfig {
-        AuthorityConfig { checkpoint_events: self.cfg.checkpoint_every, ..AuthorityConfig::default() }
     }
 
     /// Runs `f` on an authority and does what it says.
@@ -220,7 +220,6 @@ impl World {
                 }
             }
             Effect::Behind { record_epoch } => {
-                self.owners[owner].auths.remove(&session);
                 if !self.dir.frozen && self.dir.routes[session].epoch < record_epoch {
                     let jump = record_epoch + 1 - self.dir.routes[session].epoch;
                     self.place(session, jump);

@@ -61,7 +61,14 @@ pub fn up(msg: &gateway_msg::M) -> String {
     match msg {
         gateway_msg::M::Op(m) => {
             let h = held(m);
-            format!("Op {} {} epoch {} attempt {} settled {}", h.session, id(h.op.as_ref()), m.epoch, m.attempt, h.settled)
+            format!(
+                "Op {} {} epoch {} attempt {} settled {}",
+                h.session,
+                id(h.op.as_ref()),
+                m.epoch,
+                m.attempt,
+                h.settled
+            )
         }
         other => format!("{other:?}"),
     }
@@ -73,11 +80,27 @@ pub fn down(msg: &owner_msg::M) -> String {
     match msg {
         M::Event(m) => format!(
             "Event {} {:?} op {} to_att {} skip {}",
-            m.session, m.at.unwrap_or_default(), id(m.op.as_ref()), m.to_att, m.skip_to
+            m.session,
+            m.at.unwrap_or_default(),
+            id(m.op.as_ref()),
+            m.to_att,
+            m.skip_to
         ),
-        M::Committed(m) => format!("Committed {} epoch {} op {} ver {} dup {}", m.session, m.epoch, id(m.op.as_ref()), m.ver, m.dup),
-        M::Nack(m) => format!("Nack {} epoch {} op {} {:?} {:?} expected {}", m.session, m.epoch, id(m.op.as_ref()), m.code(), m.applied(), m.expected_seq),
-        M::State(m) => format!("State {} {:?} to_att {} lane_seq {}", m.session, m.at.unwrap_or_default(), m.to_att, m.lane_seq),
+        M::Committed(m) => {
+            format!("Committed {} epoch {} op {} ver {} dup {}", m.session, m.epoch, id(m.op.as_ref()), m.ver, m.dup)
+        }
+        M::Nack(m) => format!(
+            "Nack {} epoch {} op {} {:?} {:?} expected {}",
+            m.session,
+            m.epoch,
+            id(m.op.as_ref()),
+            m.code(),
+            m.applied(),
+            m.expected_seq
+        ),
+        M::State(m) => {
+            format!("State {} {:?} to_att {} lane_seq {}", m.session, m.at.unwrap_or_default(), m.to_att, m.lane_seq)
+        }
         other => format!("{other:?}"),
     }
 }
@@ -88,8 +111,22 @@ pub fn frame(frame: &server_frame::F) -> String {
     match frame {
         F::Event(m) => format!("event {:?} op {} skip {}", m.at.unwrap_or_default(), id(m.op.as_ref()), m.skip_to),
         F::Ack(m) => format!("ack {} {:?} dup {}", id(m.op.as_ref()), m.at.unwrap_or_default(), m.dup),
-        F::Nack(m) => format!("nack {} {:?} {:?} attempt {} expected {} retry {}", id(m.op.as_ref()), m.code(), m.applied(), m.attempt, m.expected_seq, m.retry_after_ms),
-        F::Snapshot(m) => format!("snapshot {:?} lane_seq {} rejected {:?} reason {}", m.at.unwrap_or_default(), m.lane_seq, m.rejected, m.reason),
+        F::Nack(m) => format!(
+            "nack {} {:?} {:?} attempt {} expected {} retry {}",
+            id(m.op.as_ref()),
+            m.code(),
+            m.applied(),
+            m.attempt,
+            m.expected_seq,
+            m.retry_after_ms
+        ),
+        F::Snapshot(m) => format!(
+            "snapshot {:?} lane_seq {} rejected {:?} reason {}",
+            m.at.unwrap_or_default(),
+            m.lane_seq,
+            m.rejected,
+            m.reason
+        ),
         other => format!("{other:?}"),
     }
 }

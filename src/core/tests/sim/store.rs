@@ -84,6 +84,9 @@ impl Record {
         self.rev = rev;
         self.header = Some(set.header);
         self.tail.extend(set.entries.into_iter().map(|e| (e.ver, e)));
+        for (principal, lane) in set.lanes_evicted {
+            self.lanes.remove(&(principal, lane));
+        }
         self.lanes.extend(set.lanes.into_iter().map(|(p, l, v)| ((p, l), v)));
         if let Some(checkpoint) = set.checkpoint {
             self.checkpoint = Some(checkpoint);
@@ -147,7 +150,7 @@ impl World {
     pub fn store_do(&mut self, owner: usize, session: usize, incarnation: u64, request: Request) {
         let back = self.rng.range(50, 3_000);
         let answer = match request {
-            Request::Load if self.store.down => Answer::Loaded(Err(StoreError::Unavailable)),
+            Request::Load if self.store.down => Answer::Loaded(Err(StoreError("down".to_owned()))),
             Request::Load => Answer::Loaded(Ok(self.store.records[session].loaded())),
             Request::Write(set, fate) => {
                 let written = self.store_execute(session, *set);

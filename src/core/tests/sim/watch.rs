@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use holdfast_core::{id::Boot, proto::server_frame::F, session::Action};
+use holdfast_core::{
+    id::Boot,
+    proto::server_frame::F,
+    session::{Action, Limits},
+};
 
 use crate::{check::Binding, world::World};
 
@@ -59,15 +63,18 @@ impl World {
         held: &BTreeMap<(Vec<u8>, u64), u64>,
         out: &[Action],
     ) {
-        let Some(gs) = self.gws[gw].sessions.get(&session) else { return };
-        let ttl = gs.core.limits().hold_ttl;
+        let ttl = Limits::for_kind(self.cfg.kind).hold_ttl;
         let told = answered(out);
         for (key, arrived) in before.held.iter().filter(|(k, _)| !held.contains_key(*k)) {
             let age = Duration::from_micros(self.time().wall.0.saturating_sub(*arrived));
             let record = &self.store.records[session];
             let settled = self.oracle.is_decided(session, record, key) || self.oracle.was_nacked(gw, session, key);
             if !settled && age < ttl && !told.contains(&key.1) {
-                let what = format!("gateway {gw} s{session}: op {}:{} left the hold unsettled after {age:?}", crate::show::lane(&key.0), key.1);
+                let what = format!(
+                    "gateway {gw} s{session}: op {}:{} left the hold unsettled after {age:?}",
+                    crate::show::lane(&key.0),
+                    key.1
+                );
                 self.oracle.violate(22, what);
                 return;
             }

@@ -8,8 +8,17 @@ use holdfast_core::{
 };
 
 use crate::{
-    check::Oracle, client::Client, config::Config, counts::Counts, directory::Directory, event::{Event, Proc},
-    gateway::Gateway, net::Net, owner::Owner, rng::Chance, store::Store,
+    check::Oracle,
+    client::Client,
+    config::Config,
+    counts::Counts,
+    directory::Directory,
+    event::{Event, Proc},
+    gateway::Gateway,
+    net::Net,
+    owner::Owner,
+    rng::Chance,
+    store::Store,
 };
 
 /// Wall clock at the start of every run, µs.
@@ -154,9 +163,12 @@ impl World {
         let gws = self.gws.iter().enumerate().filter(|(_, g)| g.runs()).flat_map(|(i, g)| {
             g.sessions.iter().filter_map(move |(s, gs)| gs.wake.map(|at| (at, Proc::Gateway(i), *s)))
         });
-        let owners = self.owners.iter().enumerate().filter(|(_, o)| o.runs()).flat_map(|(i, o)| {
-            o.auths.iter().filter_map(move |(s, a)| a.wake.map(|at| (at, Proc::Owner(i), *s)))
-        });
+        let owners = self
+            .owners
+            .iter()
+            .enumerate()
+            .filter(|(_, o)| o.runs())
+            .flat_map(|(i, o)| o.auths.iter().filter_map(move |(s, a)| a.wake.map(|at| (at, Proc::Owner(i), *s))));
         gws.chain(owners).min()
     }
 
