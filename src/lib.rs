@@ -11,6 +11,7 @@ pub mod config;
 pub mod dev;
 pub mod gateway;
 pub mod metrics;
+pub mod owner;
 pub mod placement;
 pub mod transport;
 pub mod upstream;

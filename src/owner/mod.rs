@@ -1,0 +1,3 @@
+//! The reference owner: the authority over sessions of three kinds.
+
+pub mod kinds;
