@@ -7,6 +7,7 @@
 //!
 //! [`assign`] belongs to placement.
 
+pub mod assign;
 pub mod backoff;
 pub mod directory;
 pub mod id;
