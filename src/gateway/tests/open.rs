@@ -9,7 +9,7 @@ use holdfast_core::proto::{
 };
 use prost::Message as _;
 use serde_json::json;
-use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::{Message, protocol::CloseFrame};
 
 use super::harness::{Heard, bench, config, token};
 use crate::transport::tls::Tls;
@@ -208,6 +208,18 @@ async fn a_client_that_does_not_read_gets_one_snapshot_then_the_door() {
     }
     bench.port.wait(|h| (*h == Heard::Unregister(4)).then_some(())).await;
     assert_eq!(peer.closed().await.0, 4102);
+}
+
+#[tokio::test]
+async fn a_close_of_the_client_is_answered_with_its_code() {
+    let bench = bench(config());
+    for (code, reason) in [(1000, 1), (1001, 2)] {
+        let mut peer = bench.open().await;
+        let frame = CloseFrame { code: code.into(), reason: "".into() };
+        peer.socket.close(Some(frame)).await.unwrap();
+        assert_eq!(peer.closed().await.0, code);
+        bench.port.wait(|h| (*h == Heard::Unregister(reason)).then_some(())).await;
+    }
 }
 
 #[tokio::test]
