@@ -268,6 +268,8 @@ async fn tls_serves_the_same_and_changes_its_certificate() {
     request.headers_mut().insert("sec-websocket-protocol", "holdfast.v1.json".parse().unwrap());
     let (mut socket, _) = tokio_tungstenite::client_async(request, connect(&first).await.unwrap()).await.unwrap();
     socket.send(Message::text(bench.hello(&json!({})).to_string())).await.unwrap();
+    let ping = socket.next().await.unwrap().unwrap();
+    assert!(matches!(&ping, Message::Ping(nonce) if nonce.len() == 8), "{ping:?}");
     assert!(matches!(socket.next().await.unwrap().unwrap(), Message::Text(t) if t.contains("welcome")));
     let second = write();
     let mut changed = false;
