@@ -1,6 +1,7 @@
 //! Load, faults and the verifier for Holdfast (design section 12).
 
 mod client;
+mod clock;
 mod dump;
 mod journal;
 mod record;
