@@ -4,6 +4,7 @@ mod client;
 mod clock;
 mod dump;
 mod journal;
+mod local;
 mod record;
 mod verify;
 
