@@ -98,7 +98,7 @@ impl Signer {
         let jwks = serde_json::json!({"keys": [
             {"kty": "oct", "alg": "HS256", "use": "sig", "kid": "loadtest", "k": B64URL.encode(secret)}]});
         std::fs::write(dir.join("jwks.json"), jwks.to_string())?;
-        Ok(Signer { key: jsonwebtoken::EncodingKey::from_secret(&secret) })
+        Ok(Signer { key: jsonwebtoken::EncodingKey::from_secret(&secret)? })
     }
 
     /// A token for `seat` in every session of the run.
