@@ -56,7 +56,9 @@ fn run(scenario: What) -> anyhow::Result<bool> {
 }
 
 fn judge(journals: &[PathBuf], record: &Path) -> anyhow::Result<bool> {
-    let open = |path: &Path| Ok::<_, anyhow::Error>(BufReader::new(File::open(path).with_context(|| path.display().to_string())?));
+    let open = |path: &Path| {
+        Ok::<_, anyhow::Error>(BufReader::new(File::open(path).with_context(|| path.display().to_string())?))
+    };
     let mut lines = Vec::new();
     for path in journals {
         lines.extend(journal::read(open(path)?).with_context(|| path.display().to_string())?);

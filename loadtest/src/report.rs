@@ -84,7 +84,8 @@ impl Report {
     /// Writes the JSON.
     pub fn write(&mut self, path: &Path) -> anyhow::Result<()> {
         self.set("ok", json!(self.ok()));
-        let checks = self.checks.iter().map(|c| json!({"name": c.name, "value": c.value, "limit": c.limit, "kept": c.kept}));
+        let checks =
+            self.checks.iter().map(|c| json!({"name": c.name, "value": c.value, "limit": c.limit, "kept": c.kept}));
         let checks: Vec<Value> = checks.collect();
         self.set("checks", json!(checks));
         self.set("notes", json!(self.notes));

@@ -98,11 +98,8 @@ struct State {
 impl Client {
     /// Runs until `Phase::Stop`; returns the journal.
     pub async fn run(self, mut phase: watch::Receiver<Phase>) -> Vec<Line> {
-        let scribe = Scribe {
-            client: self.sub.clone(),
-            lane: Arc::from(crate::dump::hex(&self.lane)),
-            lines: Vec::new(),
-        };
+        let scribe =
+            Scribe { client: self.sub.clone(), lane: Arc::from(crate::dump::hex(&self.lane)), lines: Vec::new() };
         let by_name = self.seats.iter().enumerate().map(|(i, p)| (p.seat.session.clone(), i)).collect();
         let reaction = (u64::MAX, self.reaction_every_us, self.index);
         let mut state =

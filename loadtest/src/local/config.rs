@@ -71,7 +71,8 @@ impl Shared<'_> {
 }
 
 fn head(node: &str, ports: Ports, advertise: bool) -> String {
-    let mut text = format!("node = \"{node}\"\nlisten = \"127.0.0.1:{}\"\nadmin = \"127.0.0.1:{}\"\n", ports.main, ports.admin);
+    let mut text =
+        format!("node = \"{node}\"\nlisten = \"127.0.0.1:{}\"\nadmin = \"127.0.0.1:{}\"\n", ports.main, ports.admin);
     if advertise {
         let _ = writeln!(text, "advertise = \"127.0.0.1:{}\"", ports.main);
     }

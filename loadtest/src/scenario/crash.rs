@@ -90,7 +90,8 @@ fn rehoming(load: &Load, fault: &Fault, by: (&HashMap<Arc<str>, (u64, u64)>, &Re
     let commits: Vec<u64> = moved.values().map(|(at, _)| *at).collect();
     let (Some(first), Some(last)) = (commits.iter().min(), commits.iter().max()) else { return };
     let gone = load.directory.gone_since(&fault.node, fault.at_us);
-    let claims = moved.keys().filter_map(|s| record.get(&**s)).map(|r| r.header.claimed_at_us).filter(|t| *t > fault.at_us);
+    let claims =
+        moved.keys().filter_map(|s| record.get(&**s)).map(|r| r.header.claimed_at_us).filter(|t| *t > fault.at_us);
     let claimed = claims.clone().count();
     let end = gone.unwrap_or(*first);
     let last_claim_ms = claims.max().map_or(0.0, |t| t.saturating_sub(end) as f64 / 1e3);

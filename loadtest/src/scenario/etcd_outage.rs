@@ -43,7 +43,10 @@ pub async fn fault(load: &Load, cluster: &mut Cluster, report: &mut Report) -> a
     placement::compact(&cluster.directory_url).await?;
     let after_compaction = converged(cluster, "after a compaction").await?;
     let worst = after_stop.max(after_kill).max(after_compaction);
-    report.set("converge_ms", json!({"after_stop": after_stop, "after_kill": after_kill, "after_compaction": after_compaction}));
+    report.set(
+        "converge_ms",
+        json!({"after_stop": after_stop, "after_kill": after_kill, "after_compaction": after_compaction}),
+    );
     report.at_most("cache converges after return, ms", worst, 2_000.0);
     Ok(Fault { stop_us, cont_us, end_us: now_us() })
 }

@@ -30,7 +30,8 @@ pub async fn measure(run: &Run, cluster: &Cluster, report: &mut Report) -> anyho
     phase.send_replace(Phase::Stop);
     while clients.join_next().await.is_some() {}
     let each = after.saturating_sub(before) as f64 / run.idle as f64;
-    report.set("rss_bytes", json!({"gateway": after, "per_idle_connection": each.round(), "idle_connections": run.idle}));
+    report
+        .set("rss_bytes", json!({"gateway": after, "per_idle_connection": each.round(), "idle_connections": run.idle}));
     report.at_most("RSS per idle connection, bytes", each, LIMITS[usize::from(run.transport == Transport::Wss)]);
     println!("{} idle connections: {each:.0} bytes each", run.idle);
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -44,10 +45,14 @@ async fn open(count: usize, cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn connect(count: usize, cluster: &Cluster) -> anyhow::Result<(watch::Sender<Phase>, JoinSet<Vec<crate::journal::Line>>)> {
+async fn connect(
+    count: usize,
+    cluster: &Cluster,
+) -> anyhow::Result<(watch::Sender<Phase>, JoinSet<Vec<crate::journal::Line>>)> {
     let (phase, heard) = watch::channel(Phase::Setup);
     let (live, mut clients) = (Arc::new(Live::default()), JoinSet::new());
-    let dial = Dial { addrs: cluster.gateway_addrs().into(), tls: cluster.tls.clone(), gate: Arc::new(Semaphore::new(64)) };
+    let dial =
+        Dial { addrs: cluster.gateway_addrs().into(), tls: cluster.tls.clone(), gate: Arc::new(Semaphore::new(64)) };
     for index in 0..count {
         let sub: Arc<str> = Arc::from(format!("idle-{index}"));
         let lane: [u8; 7] = rand::random();

@@ -46,7 +46,8 @@ impl Load {
     pub async fn prepare(run: &Run, shape: &Shape, cluster: &Cluster) -> anyhow::Result<Self> {
         let directory = placement::Directory::watch(&cluster.directory_url);
         let began = now_us();
-        let named: Vec<(String, Kind)> = (0..shape.sessions).map(|i| (format!("lt-{}-{i}", run.seed), kind_of(shape, i))).collect();
+        let named: Vec<(String, Kind)> =
+            (0..shape.sessions).map(|i| (format!("lt-{}-{i}", run.seed), kind_of(shape, i))).collect();
         let wanted = named.iter().map(|(id, kind)| (id.clone(), kind.word())).collect();
         placement::create(&cluster.placement_url(), wanted).await?;
         println!("{} sessions created in {} ms", shape.sessions, (now_us() - began) / 1_000);
@@ -83,7 +84,10 @@ impl Load {
         let (attached, connected) = (live.attached.load(Relaxed), live.connected.load(Relaxed));
         done.with_context(|| {
             let (failed, errors) = (live.failed_dials.load(Relaxed), live.errors.load(Relaxed));
-            format!("{attached} of {} attached, {connected} connected, {failed} dials failed, {errors} error frames", self.seats)
+            format!(
+                "{attached} of {} attached, {connected} connected, {failed} dials failed, {errors} error frames",
+                self.seats
+            )
         })?;
         println!("{attached} seats attached over {connected} connections in {} ms", (now_us() - began) / 1_000);
         Ok(())
@@ -132,7 +136,8 @@ impl Load {
     /// The owner with most sessions, as index and sessions.
     pub fn victim(&self) -> anyhow::Result<(usize, Vec<Arc<str>>)> {
         let owners = self.directory.owners();
-        let most = owners.into_iter().filter(|(node, _)| !node.is_empty()).max_by_key(|(node, s)| (s.len(), node.clone()));
+        let most =
+            owners.into_iter().filter(|(node, _)| !node.is_empty()).max_by_key(|(node, s)| (s.len(), node.clone()));
         let (node, sessions) = most.context("no owner has a session")?;
         let index = node.strip_prefix("owner-").and_then(|n| n.parse().ok()).context("an owner of another name")?;
         println!("victim {node} with {} of {} sessions", sessions.len(), self.directory.len());
@@ -145,14 +150,21 @@ fn kind_of(shape: &Shape, i: usize) -> Kind {
 }
 
 /// Two clients for each group of sessions, one a seat. Session s has an op due each sessions / ops_per_s, the seats in turn.
-fn clients(run: &Run, shape: &Shape, cluster: &Cluster, named: &[(String, Kind)], live: &Arc<Live>) -> anyhow::Result<Vec<Client>> {
+fn clients(
+    run: &Run,
+    shape: &Shape,
+    cluster: &Cluster,
+    named: &[(String, Kind)],
+    live: &Arc<Live>,
+) -> anyhow::Result<Vec<Client>> {
     let total = named.len() as u64;
     let period_us = total * 1_000_000 / run.ops_per_s;
     let plies = (shape.duration_s * 1_000_000 / period_us.max(1)) as usize;
     let games = games(plies);
     let mut order: Vec<u64> = (0..total).collect();
     order.shuffle(&mut SmallRng::seed_from_u64(run.seed));
-    let dial = Dial { addrs: cluster.gateway_addrs().into(), tls: cluster.tls.clone(), gate: Arc::new(Semaphore::new(DIALS)) };
+    let dial =
+        Dial { addrs: cluster.gateway_addrs().into(), tls: cluster.tls.clone(), gate: Arc::new(Semaphore::new(DIALS)) };
     let groups = named.chunks(run.sessions_per_conn.into());
     let count = groups.len() as u64 * 2;
     let reaction_every_us = if shape.reactions_per_s == 0 { 0 } else { count * 1_000_000 / shape.reactions_per_s };
@@ -190,5 +202,7 @@ fn bar(len: u64, what: &'static str) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let style = indicatif::ProgressStyle::with_template("{bar:40} {pos}/{len} {msg}");
-    ProgressBar::new(len).with_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_bar())).with_message(what)
+    ProgressBar::new(len)
+        .with_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()))
+        .with_message(what)
 }

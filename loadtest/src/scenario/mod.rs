@@ -35,6 +35,15 @@ struct Shape {
     duration_s: u64,
 }
 
+/// What was done, for the judgement afterwards.
+enum Fault {
+    None,
+    Crash(crash::Fault),
+    Zombie(zombie::Fault),
+    Directory(etcd_outage::Fault),
+    Store(store_sick::Fault),
+}
+
 /// Runs one scenario. `Ok(true)`: every promise kept.
 pub async fn run(what: What) -> anyhow::Result<bool> {
     let (name, run) = match &what {
@@ -109,11 +118,11 @@ async fn measure(run: &Run, shape: &Shape, cluster: &mut Cluster, report: &mut R
     let cpu_before = cluster.cpu_s();
     load.start(shape.duration_s);
     let fault = match shape.name {
-        "crash" => Some(crash::fault(&load, cluster).await?),
-        "zombie" => Some(zombie::fault(&load, cluster).await?),
-        "etcd-outage" => Some(etcd_outage::fault(&load, cluster, report).await?),
-        "store-sick" => Some(store_sick::fault(&load, cluster).await?),
-        _ => None,
+        "crash" => Fault::Crash(crash::fault(&load, cluster).await?),
+        "zombie" => Fault::Zombie(zombie::fault(&load, cluster).await?),
+        "etcd-outage" => Fault::Directory(etcd_outage::fault(&load, cluster, report).await?),
+        "store-sick" => Fault::Store(store_sick::fault(&load, cluster).await?),
+        _ => Fault::None,
     };
     let lines = load.finish().await?;
     let cpu = cluster.cpu_s();
@@ -128,15 +137,18 @@ async fn measure(run: &Run, shape: &Shape, cluster: &mut Cluster, report: &mut R
     let ops = stats::ops(&lines);
     common(&lines, &ops, &verdict, report);
     let names = ["gateway", "owner", "placement", "etcd", "client"];
-    let spent = names.iter().zip(cpu.iter().zip(cpu_before)).map(|(n, (a, b))| ((*n).to_owned(), json!(((a - b) * 100.0).round() / 100.0)));
+    let spent = names
+        .iter()
+        .zip(cpu.iter().zip(cpu_before))
+        .map(|(n, (a, b))| ((*n).to_owned(), json!(((a - b) * 100.0).round() / 100.0)));
     report.set("cpu_s", spent.collect::<serde_json::Map<_, _>>().into());
     gateway_times(cluster, report).await;
-    match (shape.name, &fault) {
-        ("crash", Some(fault)) => crash::judge(run, shape, &load, &ops, &record, (fault, report)),
-        ("zombie", Some(fault)) => zombie::judge(&load, &lines, &record, fault, report),
-        ("etcd-outage", Some(fault)) => etcd_outage::judge(&load, &lines, &ops, fault, report),
-        ("store-sick", Some(fault)) => store_sick::judge(&lines, &ops, fault, report),
-        _ => steady::judge(&verdict, &cpu, &cpu_before, report),
+    match &fault {
+        Fault::Crash(fault) => crash::judge(run, shape, &load, &ops, &record, (fault, report)),
+        Fault::Zombie(fault) => zombie::judge(&load, &lines, &record, fault, report),
+        Fault::Directory(fault) => etcd_outage::judge(&load, &lines, &ops, fault, report),
+        Fault::Store(fault) => store_sick::judge(&lines, &ops, fault, report),
+        Fault::None => steady::judge(&verdict, &cpu, &cpu_before, report),
     }
     Ok(())
 }
@@ -170,7 +182,9 @@ async fn gateway_times(cluster: &Cluster, report: &mut Report) {
     for gateway in &cluster.gateways {
         texts.extend(http::get(&gateway.admin(), "/metrics").await.map(|(_, text)| text));
     }
-    for (field, metric) in [("gateway_up", "holdfast_gateway_up_seconds"), ("gateway_down", "holdfast_gateway_down_seconds")] {
+    for (field, metric) in
+        [("gateway_up", "holdfast_gateway_up_seconds"), ("gateway_down", "holdfast_gateway_down_seconds")]
+    {
         let of = |q| http::quantile(&texts, metric, q).map(|s| (s * 1e6).round());
         if let (Some(p50), Some(p99)) = (of(0.5), of(0.99)) {
             report.fields["latency_us"][field] = json!({"p50": p50, "p99": p99});

@@ -49,9 +49,12 @@ pub fn judge(lines: &[Line], ops: &[Op], fault: &Fault, report: &mut Report) {
     });
     let refusals = stats::histogram(refusals);
     let p99 = refusals.value_at_quantile(0.99) as f64 / 1e3;
-    let before = stats::histogram(stats::reaction_ages(lines, fault.start_us, fault.stop_us)).value_at_quantile(0.99) as f64;
-    let during = stats::histogram(stats::reaction_ages(lines, fault.stop_us, fault.cont_us)).value_at_quantile(0.99) as f64;
-    let acked = ops.iter().filter_map(|o| o.echo).filter(|e| e.0 > fault.stop_us + 200_000 && e.0 < fault.cont_us).count();
+    let before =
+        stats::histogram(stats::reaction_ages(lines, fault.start_us, fault.stop_us)).value_at_quantile(0.99) as f64;
+    let during =
+        stats::histogram(stats::reaction_ages(lines, fault.stop_us, fault.cont_us)).value_at_quantile(0.99) as f64;
+    let acked =
+        ops.iter().filter_map(|o| o.echo).filter(|e| e.0 > fault.stop_us + 200_000 && e.0 < fault.cont_us).count();
     let recovered = ops.iter().filter_map(|o| o.echo).map(|e| e.0).filter(|t| *t > fault.cont_us).min();
     let recovered = recovered.map_or(f64::INFINITY, |t| (t - fault.cont_us) as f64 / 1e3);
     report.set(

@@ -52,7 +52,10 @@ pub async fn fault(load: &Load, cluster: &mut Cluster) -> anyhow::Result<Fault> 
     let text = http::get(&admin, "/metrics").await.map(|(_, text)| text).unwrap_or_default();
     let counters = text
         .lines()
-        .filter(|l| !l.starts_with('#') && (l.contains("fence") || l.contains("conflict") || l.contains("reaction") || l.contains("depos")))
+        .filter(|l| {
+            !l.starts_with('#')
+                && (l.contains("fence") || l.contains("conflict") || l.contains("reaction") || l.contains("depos"))
+        })
         .filter_map(|l| l.rsplit_once(' ').and_then(|(n, v)| Some((n.to_owned(), v.parse().ok()?))))
         .collect();
     Ok(Fault { victim: Victim { node: format!("owner-{index}"), at_us, sessions }, cont_us, store_rev, back, counters })
@@ -70,10 +73,14 @@ pub fn judge(load: &Load, lines: &[Line], record: &Record, fault: &Fault, report
     let mut landed = 0;
     for session in &orphans {
         let entries = record.get(&**session).map_or(&[][..], |r| &r.entries);
-        landed += entries.iter().filter(|e| e.create_rev > fault.store_rev && e.entry.epoch < new_epoch(session)).count();
+        landed +=
+            entries.iter().filter(|e| e.create_rev > fault.store_rev && e.entry.epoch < new_epoch(session)).count();
     }
     let old = |l: &&Line| {
-        matches!(l.what, What::Reaction | What::Stale) && orphans.contains(&l.session) && l.t_us > fault.cont_us && l.epoch < new_epoch(&l.session)
+        matches!(l.what, What::Reaction | What::Stale)
+            && orphans.contains(&l.session)
+            && l.t_us > fault.cont_us
+            && l.epoch < new_epoch(&l.session)
     };
     let delivered = lines.iter().filter(old).count();
     report.set(

@@ -165,7 +165,13 @@ fn collect(lines: &[Line], verdict: &mut Verdict) -> HashMap<OpKey, OpStory> {
 pub fn is_final(code: &str) -> bool {
     !matches!(
         code,
-        "STORE_UNAVAILABLE" | "OVERLOADED" | "NO_OWNER" | "GAP" | "TOO_MANY_INFLIGHT" | "HOLD_EXPIRED" | "TRY_AFTER_ATTACH"
+        "STORE_UNAVAILABLE"
+            | "OVERLOADED"
+            | "NO_OWNER"
+            | "GAP"
+            | "TOO_MANY_INFLIGHT"
+            | "HOLD_EXPIRED"
+            | "TRY_AFTER_ATTACH"
     )
 }
 
