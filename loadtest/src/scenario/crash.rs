@@ -29,8 +29,11 @@ pub async fn fault(load: &Load, cluster: &mut Cluster) -> anyhow::Result<Fault> 
     Ok(Fault { node: format!("owner-{index}"), at_us, sessions })
 }
 
+/// When each orphan moved, µs, and to which epoch.
+pub type Moved = HashMap<Arc<str>, (u64, u64)>;
+
 /// When and to which epoch each orphan moved, and how many each survivor got.
-pub fn moves(load: &Load, fault: &Fault) -> (HashMap<Arc<str>, (u64, u64)>, HashMap<String, usize>) {
+pub fn moves(load: &Load, fault: &Fault) -> (Moved, HashMap<String, usize>) {
     let orphans: std::collections::HashSet<_> = fault.sessions.iter().cloned().collect();
     let (mut moved, mut shares) = (HashMap::new(), HashMap::new());
     for change in load.directory.moves_since(fault.at_us).into_iter().filter(|m| orphans.contains(&m.session)) {
@@ -85,7 +88,7 @@ pub fn judge(run: &Run, shape: &Shape, load: &Load, ops: &[stats::Op], record: &
 }
 
 /// Spread of the directory's commits, and claims in the record against the end of the lease.
-fn rehoming(load: &Load, fault: &Fault, by: (&HashMap<Arc<str>, (u64, u64)>, &Record), report: &mut Report) {
+fn rehoming(load: &Load, fault: &Fault, by: (&Moved, &Record), report: &mut Report) {
     let (moved, record) = by;
     let commits: Vec<u64> = moved.values().map(|(at, _)| *at).collect();
     let (Some(first), Some(last)) = (commits.iter().min(), commits.iter().max()) else { return };

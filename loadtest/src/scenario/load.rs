@@ -146,7 +146,7 @@ impl Load {
 }
 
 fn kind_of(shape: &Shape, i: usize) -> Kind {
-    if shape.kinds.len() > 1 && i % SECOND_KIND == 0 { shape.kinds[1] } else { shape.kinds[0] }
+    if shape.kinds.len() > 1 && i.is_multiple_of(SECOND_KIND) { shape.kinds[1] } else { shape.kinds[0] }
 }
 
 /// Two clients for each group of sessions, one a seat. Session s has an op due each sessions / ops_per_s, the seats in turn.
@@ -167,7 +167,7 @@ fn clients(
         Dial { addrs: cluster.gateway_addrs().into(), tls: cluster.tls.clone(), gate: Arc::new(Semaphore::new(DIALS)) };
     let groups = named.chunks(run.sessions_per_conn.into());
     let count = groups.len() as u64 * 2;
-    let reaction_every_us = if shape.reactions_per_s == 0 { 0 } else { count * 1_000_000 / shape.reactions_per_s };
+    let reaction_every_us = (count * 1_000_000).checked_div(shape.reactions_per_s).unwrap_or(0);
     let mut clients = Vec::new();
     for (g, group) in groups.enumerate() {
         for parity in 0..2 {
