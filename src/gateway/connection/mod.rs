@@ -16,14 +16,13 @@ use std::{
     pin::Pin,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
-    time::Duration,
 };
 
 use futures_util::StreamExt as _;
 use holdfast_core::{
     id::{ConnId, Lane, SessionId},
     proto::{Code, server_frame},
-    time::{Mono, Wall},
+    time::Mono,
 };
 use tokio::time::Sleep;
 use tokio_tungstenite::tungstenite::Error as WsError;
@@ -33,7 +32,7 @@ use super::{
     auth::Identity,
     limits::{ListenerConfig, Stats},
     outbox::Outbox,
-    port::{Arrival, SessionPort},
+    port::{Arrival, Downstream as _, SessionPort},
 };
 use crate::{
     clock::Clock,
@@ -47,8 +46,6 @@ use crate::{
 const READS_PER_TURN: usize = 64;
 /// Queued frames joined into one write up to about this many bytes.
 const WRITE_BYTES: usize = 16 * 1024;
-/// `sent_at` is at most this long after queueing: a client that does not read gains no time by it (design 5.2).
-const SENT_AFTER_QUEUED_MAX: Duration = Duration::from_millis(250);
 
 /// What all connections of a listener share.
 pub struct Shared {
@@ -76,7 +73,7 @@ pub struct Connection {
     mistakes: (Mono, u32),
     unknown_told: bool,
     /// Stamped frames given to the socket but not yet taken by the kernel.
-    stamps: Vec<Stamped>,
+    stamps: Vec<(SessionId, u64)>,
     closing: Option<Closing>,
     /// `Detach.reason` for the sessions: 1 bye 2 lost 3 kicked 4 slow.
     reason: u32,
@@ -88,14 +85,6 @@ struct Client {
     lane: Lane,
     conn_seq: u32,
     reconnect: bool,
-}
-
-/// A frame whose time of writing is wanted.
-struct Stamped {
-    session: SessionId,
-    ver: u64,
-    /// The latest `sent_at` it may get.
-    latest: Wall,
 }
 
 /// The connection's work is over.
@@ -183,9 +172,8 @@ impl Connection {
             return;
         }
         let sent_at = self.shared.clock.now().wall;
-        for stamped in std::mem::take(&mut self.stamps) {
-            let sent_at = sent_at.min(stamped.latest);
-            self.shared.port.delivered(&stamped.session, self.outbox.conn, stamped.ver, sent_at);
+        for (session, ver) in std::mem::take(&mut self.stamps) {
+            self.shared.port.delivered(&session, self.outbox.conn, ver, sent_at);
         }
     }
 
@@ -196,12 +184,11 @@ impl Connection {
         let mut state = outbox.lock();
         let framed = self.socket.get_mut();
         while framed.pending() < WRITE_BYTES
-            && let Some((frame, queued_at)) = state.queue.pop(now)
+            && let Some(frame) = state.queue.pop(now)
         {
             framed.push(frame.websocket(self.upgrade.form));
             if frame.stamp() {
-                let queued = Wall(now.wall.0.saturating_sub(now.mono.0.saturating_sub(queued_at.0)));
-                self.stamps.extend(stamped(frame.frame(), queued.after(SENT_AFTER_QUEUED_MAX)));
+                self.stamps.extend(stamped(frame.frame()));
             }
         }
         let filled = framed.pending() > 0;
@@ -222,9 +209,8 @@ impl Connection {
         filled
     }
 
-    /// Queues a frame of our own; `poll_write` comes later in the same turn, so nobody needs waking.
     fn send(&self, frame: server_frame::F) {
-        self.outbox.push(frame.into());
+        self.outbox.deliver(frame.into());
     }
 
     fn error(&self, detail: String) {
@@ -259,13 +245,13 @@ pub fn label(conn: ConnId) -> String {
     format!("c-{:x}", conn.0)
 }
 
-fn stamped(f: &server_frame::F, latest: Wall) -> Option<Stamped> {
+fn stamped(f: &server_frame::F) -> Option<(SessionId, u64)> {
     let (session, at) = match f {
         server_frame::F::Event(f) => (&f.session, f.at.as_ref()),
         server_frame::F::Snapshot(f) => (&f.session, f.at.as_ref()),
         _ => return None,
     };
-    Some(Stamped { session: SessionId::parse(session).ok()?, ver: at?.ver, latest })
+    Some((SessionId::parse(session).ok()?, at?.ver))
 }
 
 fn gone(e: &tokio_tungstenite::tungstenite::error::ProtocolError) -> bool {
