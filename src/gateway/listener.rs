@@ -50,6 +50,11 @@ const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// How often the scheduler's lag is measured.
 const LAG_EVERY: Duration = Duration::from_millis(100);
 
+/// Tokio's timers are this coarse: not lag.
+const TIMER_STEP_US: u64 = 1000;
+/// Connection ids are unique in the process, whatever the listener.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
 /// A bound listener.
 pub struct Listener {
     socket: TcpListener,
@@ -64,7 +69,6 @@ pub struct Listener {
 pub struct Handle {
     shared: Arc<Shared>,
     open: Arc<Mutex<HashMap<ConnId, Arc<Outbox>>>>,
-    next: Arc<AtomicU64>,
 }
 
 /// One connection, for operators.
@@ -134,7 +138,7 @@ impl Listener {
         let socket = listen(address, config.limits.backlog)
             .map_err(|e| io::Error::new(e.kind(), format!("listen on {address}: {e}")))?;
         let shared = Arc::new(Shared { config, port, clock, stats: Arc::default() });
-        let handle = Handle { shared, open: Arc::default(), next: Arc::new(AtomicU64::new(1)) };
+        let handle = Handle { shared, open: Arc::default() };
         Ok(Self { socket, handle, reserve: spare(), backoff: BACKOFF_MIN })
     }
 
@@ -242,7 +246,7 @@ impl Listener {
 
     /// How late this task ran is how late a read may have been: the newest quarter of it weighs.
     fn measure(&self, due: Instant) {
-        let late = u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let late = u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX).saturating_sub(TIMER_STEP_US);
         let lag = &self.handle.stats().sched_lag_us;
         let old = lag.load(Ordering::Relaxed);
         lag.store(late.max(old - old / 4), Ordering::Relaxed);
@@ -274,7 +278,7 @@ impl Handle {
                 return None;
             }
         };
-        let conn = ConnId(self.next.fetch_add(1, Ordering::Relaxed));
+        let conn = ConnId(NEXT.fetch_add(1, Ordering::Relaxed));
         let outbox = Arc::new(Outbox::new(conn, upgrade.form, budget(config), self.shared.clock.clone()));
         self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(conn, outbox.clone());
         Some((conn, Connection::new(self.shared.clone(), outbox, upgrade, socket)))

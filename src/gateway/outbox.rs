@@ -53,6 +53,15 @@ impl Outbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Queues a frame without waking the task: for the task itself.
+    pub fn push(&self, frame: Outgoing) {
+        let now = self.clock.now().mono;
+        let mut state = self.lock();
+        if !state.closed {
+            state.queue.push(now, frame);
+        }
+    }
+
     /// Who is woken when there is something to do.
     pub fn register(&self, waker: &std::task::Waker) {
         self.waker.register(waker);
@@ -61,14 +70,7 @@ impl Outbox {
 
 impl Downstream for Outbox {
     fn deliver(&self, frame: Outgoing) {
-        let now = self.clock.now().mono;
-        {
-            let mut state = self.lock();
-            if state.closed {
-                return;
-            }
-            state.queue.push(now, frame);
-        }
+        self.push(frame);
         self.waker.wake();
     }
 

@@ -158,8 +158,8 @@ impl Queue {
         }
     }
 
-    /// The next frame to write; reactions that went stale or late while they waited are left out.
-    pub fn pop(&mut self, now: Now) -> Option<Outgoing> {
+    /// The next frame to write and when it was queued; reactions that went stale or late while they waited are left out.
+    pub fn pop(&mut self, now: Now) -> Option<(Outgoing, Mono)> {
         while let Some(item) = self.items.pop_front() {
             self.forget(&item);
             if self.items.is_empty() && self.items.capacity() > KEPT_ITEMS_MAX {
@@ -169,7 +169,7 @@ impl Queue {
                 self.reactions_dropped += 1;
                 continue;
             }
-            return Some(item.frame);
+            return Some((item.frame, item.at));
         }
         None
     }

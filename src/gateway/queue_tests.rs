@@ -68,7 +68,7 @@ fn now(us: u64) -> Now {
 }
 
 fn drain(q: &mut Queue, us: u64) -> Vec<String> {
-    std::iter::from_fn(|| q.pop(now(us))).map(|f| name(f.frame())).collect()
+    std::iter::from_fn(|| q.pop(now(us))).map(|f| name(f.0.frame())).collect()
 }
 
 fn name(f: &F) -> String {
@@ -215,6 +215,6 @@ fn ops_of_a_lane_that_is_not_the_hellos_are_named() {
     let mut q = queue();
     q.enter(&SessionId::parse("a").unwrap(), 1, Some(Lane::parse(b"12345678").unwrap()));
     q.push(Mono(0), event("a", 1, Some(3), 1));
-    let out = q.pop(now(0)).unwrap();
+    let (out, _) = q.pop(now(0)).unwrap();
     assert!(matches!(out.frame(), F::Event(e) if e.op.as_ref().unwrap().lane == "12345678"));
 }

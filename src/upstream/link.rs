@@ -75,12 +75,7 @@ impl LinkConfig {
     /// The defaults.
     #[must_use]
     pub fn new(gateway_id: &str) -> Self {
-        Self {
-            gateway_id: gateway_id.into(),
-            token: None,
-            ping_every: PING_EVERY,
-            unused_max: Duration::from_secs(60),
-        }
+        Self { gateway_id: gateway_id.into(), token: None, ping_every: PING_EVERY, unused_max: Duration::from_secs(60) }
     }
 }
 
@@ -232,7 +227,12 @@ pub struct Link {
 ///
 /// # Errors
 /// See [`DialError`]; ends within about 4 s.
-pub async fn dial(config: &LinkConfig, target: Target, clock: &Clock, metrics: &Arc<Metrics>) -> Result<Link, DialError> {
+pub async fn dial(
+    config: &LinkConfig,
+    target: Target,
+    clock: &Clock,
+    metrics: &Arc<Metrics>,
+) -> Result<Link, DialError> {
     let channel = connect(&target.addr).await?;
     let (queue, rx) = mpsc::channel(QUEUE_MSGS);
     let shared = Arc::new(Shared::new(target.link, target.boot, target.node, clock.clone(), metrics.clone()));

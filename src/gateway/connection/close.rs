@@ -34,22 +34,24 @@ impl Connection {
         frame.extend(code.to_be_bytes());
         frame.extend(&reason.as_bytes()[..end]);
         tracing::debug!(conn = %super::label(self.outbox.conn), code, reason, "closing");
-        self.start_closing(Some(frame));
+        self.start_closing(frame);
     }
 
-    /// The client closed; tungstenite has answered.
-    pub(super) fn closed_by_client(&mut self) {
+    /// The client closed: its code is answered, what is queued is of no use to it.
+    pub(super) fn closed_by_client(&mut self, code: Option<u16>) {
         self.outbox.lock().queue.clear();
-        self.start_closing(None);
+        let mut frame = vec![CLOSE, if code.is_some() { 2 } else { 0 }];
+        frame.extend(code.into_iter().flat_map(u16::to_be_bytes));
+        self.start_closing(frame);
     }
 
-    fn start_closing(&mut self, frame: Option<Vec<u8>>) {
+    fn start_closing(&mut self, frame: Vec<u8>) {
         if self.closing.is_some() {
             return;
         }
         self.leave();
         let deadline = self.shared.clock.now().mono.after(self.shared.config.limits.close_timeout);
-        self.closing = Some(Closing { deadline, frame, fin: false });
+        self.closing = Some(Closing { deadline, frame: Some(frame), fin: false });
     }
 
     /// Tells the sessions, once.

@@ -10,7 +10,7 @@ use holdfast_core::{
         server_frame::{F, Nack, Pong},
     },
 };
-use tokio_tungstenite::tungstenite::{Message, protocol::frame::coding::CloseCode};
+use tokio_tungstenite::tungstenite::Message;
 
 use super::Connection;
 use crate::{
@@ -32,8 +32,9 @@ impl Connection {
                 self.rtt.pong(at, &nonce);
             }
             (_, Message::Close(frame)) => {
-                self.reason = if frame.is_some_and(|f| f.code == CloseCode::Normal) { 1 } else { 2 };
-                self.closed_by_client();
+                let code = frame.map(|f| u16::from(f.code));
+                self.reason = if code == Some(1000) { 1 } else { 2 };
+                self.closed_by_client(code);
             }
             (Form::Json, Message::Binary(_)) => self.bad("binary message on holdfast.v1.json, which is text"),
             (Form::Proto, Message::Text(_)) => self.bad("text message on holdfast.v1.proto, which is binary"),

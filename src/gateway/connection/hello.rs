@@ -38,6 +38,7 @@ impl Connection {
             return self.close(4007, "this token is not for pages of this origin: see its `origin` claim");
         }
         self.clocks.heard = now.mono;
+        self.ping_for_rtt(now.mono);
         let principal = identity.principal.clone();
         // Only the first hello gets here.
         let _ = self.outbox.principal.set(principal.clone());

@@ -16,13 +16,14 @@ use std::{
     pin::Pin,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use futures_util::StreamExt as _;
 use holdfast_core::{
     id::{ConnId, Lane, SessionId},
     proto::{Code, server_frame},
-    time::Mono,
+    time::{Mono, Wall},
 };
 use tokio::time::Sleep;
 use tokio_tungstenite::tungstenite::Error as WsError;
@@ -32,7 +33,7 @@ use super::{
     auth::Identity,
     limits::{ListenerConfig, Stats},
     outbox::Outbox,
-    port::{Arrival, Downstream as _, SessionPort},
+    port::{Arrival, SessionPort},
 };
 use crate::{
     clock::Clock,
@@ -46,6 +47,8 @@ use crate::{
 const READS_PER_TURN: usize = 64;
 /// Queued frames joined into one write up to about this many bytes.
 const WRITE_BYTES: usize = 16 * 1024;
+/// `sent_at` is at most this long after queueing: a client that does not read gains no time by it (design 5.2).
+const SENT_AFTER_QUEUED_MAX: Duration = Duration::from_millis(250);
 
 /// What all connections of a listener share.
 pub struct Shared {
@@ -73,7 +76,7 @@ pub struct Connection {
     mistakes: (Mono, u32),
     unknown_told: bool,
     /// Stamped frames given to the socket but not yet taken by the kernel.
-    stamps: Vec<(SessionId, u64)>,
+    stamps: Vec<Stamped>,
     closing: Option<Closing>,
     /// `Detach.reason` for the sessions: 1 bye 2 lost 3 kicked 4 slow.
     reason: u32,
@@ -85,6 +88,14 @@ struct Client {
     lane: Lane,
     conn_seq: u32,
     reconnect: bool,
+}
+
+/// A frame whose time of writing is wanted.
+struct Stamped {
+    session: SessionId,
+    ver: u64,
+    /// The latest `sent_at` it may get.
+    latest: Wall,
 }
 
 /// The connection's work is over.
@@ -172,8 +183,9 @@ impl Connection {
             return;
         }
         let sent_at = self.shared.clock.now().wall;
-        for (session, ver) in std::mem::take(&mut self.stamps) {
-            self.shared.port.delivered(&session, self.outbox.conn, ver, sent_at);
+        for stamped in std::mem::take(&mut self.stamps) {
+            let sent_at = sent_at.min(stamped.latest);
+            self.shared.port.delivered(&stamped.session, self.outbox.conn, stamped.ver, sent_at);
         }
     }
 
@@ -184,11 +196,12 @@ impl Connection {
         let mut state = outbox.lock();
         let framed = self.socket.get_mut();
         while framed.pending() < WRITE_BYTES
-            && let Some(frame) = state.queue.pop(now)
+            && let Some((frame, queued_at)) = state.queue.pop(now)
         {
             framed.push(frame.websocket(self.upgrade.form));
             if frame.stamp() {
-                self.stamps.extend(stamped(frame.frame()));
+                let queued = Wall(now.wall.0.saturating_sub(now.mono.0.saturating_sub(queued_at.0)));
+                self.stamps.extend(stamped(frame.frame(), queued.after(SENT_AFTER_QUEUED_MAX)));
             }
         }
         let filled = framed.pending() > 0;
@@ -209,8 +222,9 @@ impl Connection {
         filled
     }
 
+    /// Queues a frame of our own; `poll_write` comes later in the same turn, so nobody needs waking.
     fn send(&self, frame: server_frame::F) {
-        self.outbox.deliver(frame.into());
+        self.outbox.push(frame.into());
     }
 
     fn error(&self, detail: String) {
@@ -245,13 +259,13 @@ pub fn label(conn: ConnId) -> String {
     format!("c-{:x}", conn.0)
 }
 
-fn stamped(f: &server_frame::F) -> Option<(SessionId, u64)> {
+fn stamped(f: &server_frame::F, latest: Wall) -> Option<Stamped> {
     let (session, at) = match f {
         server_frame::F::Event(f) => (&f.session, f.at.as_ref()),
         server_frame::F::Snapshot(f) => (&f.session, f.at.as_ref()),
         _ => return None,
     };
-    Some((SessionId::parse(session).ok()?, at?.ver))
+    Some(Stamped { session: SessionId::parse(session).ok()?, ver: at?.ver, latest })
 }
 
 fn gone(e: &tokio_tungstenite::tungstenite::error::ProtocolError) -> bool {

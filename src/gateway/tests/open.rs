@@ -9,7 +9,7 @@ use holdfast_core::proto::{
 };
 use prost::Message as _;
 use serde_json::json;
-use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::{Message, protocol::CloseFrame};
 
 use super::harness::{Heard, bench, config, token};
 use crate::transport::tls::Tls;
@@ -211,6 +211,18 @@ async fn a_client_that_does_not_read_gets_one_snapshot_then_the_door() {
 }
 
 #[tokio::test]
+async fn a_close_of_the_client_is_answered_with_its_code() {
+    let bench = bench(config());
+    for (code, reason) in [(1000, 1), (1001, 2)] {
+        let mut peer = bench.open().await;
+        let frame = CloseFrame { code: code.into(), reason: "".into() };
+        peer.socket.close(Some(frame)).await.unwrap();
+        assert_eq!(peer.closed().await.0, code);
+        bench.port.wait(|h| (*h == Heard::Unregister(reason)).then_some(())).await;
+    }
+}
+
+#[tokio::test]
 async fn shutdown_closes_everybody_with_a_wait() {
     let bench = bench(config());
     let mut peer = bench.open().await;
@@ -256,6 +268,8 @@ async fn tls_serves_the_same_and_changes_its_certificate() {
     request.headers_mut().insert("sec-websocket-protocol", "holdfast.v1.json".parse().unwrap());
     let (mut socket, _) = tokio_tungstenite::client_async(request, connect(&first).await.unwrap()).await.unwrap();
     socket.send(Message::text(bench.hello(&json!({})).to_string())).await.unwrap();
+    let ping = socket.next().await.unwrap().unwrap();
+    assert!(matches!(&ping, Message::Ping(nonce) if nonce.len() == 8), "{ping:?}");
     assert!(matches!(socket.next().await.unwrap().unwrap(), Message::Text(t) if t.contains("welcome")));
     let second = write();
     let mut changed = false;

@@ -156,7 +156,7 @@ async fn time_ends_what_does_not_answer() {
     assert_eq!(code, 4103, "{reason}");
     bench.port.wait(|h| (*h == Heard::Unregister(2)).then_some(())).await;
     let mut peer = bench.peer().await;
-    peer.say(&bench.hello(&json!({"token": token(&bench, 1, &json!({}))}))).await;
+    peer.say(&bench.hello(&json!({"token": token(&bench, 2, &json!({}))}))).await;
     let mut pings = 0;
     let end = loop {
         match peer.socket.next().await.unwrap().unwrap() {

@@ -156,8 +156,10 @@ impl Etcd {
     }
 
     pub(super) async fn range(&self, from: &[u8], to: &[u8], limit: usize, at_rev: i64) -> Result<Page, KvError> {
-        let options =
-            GetOptions::new().with_range(to).with_limit(i64::try_from(limit).unwrap_or(i64::MAX)).with_revision(at_rev);
+        let options = GetOptions::new()
+            .with_range(to)
+            .with_limit(i64::try_from(limit).unwrap_or(i64::MAX))
+            .with_revision(at_rev);
         let call = |c: Arc<Conn>| async move { c.kv.clone().get(from, Some(options)).await };
         let mut reply = self.call(self.options.range_timeout, call).await?;
         let (revision, more) = (revision(reply.header()), reply.more());
@@ -324,9 +326,5 @@ fn classify(e: &Error) -> KvError {
         source = cause.source();
     }
     let text = format!("{:?}: {text}", status.code());
-    if unconnected || REFUSED.iter().any(|r| text.contains(r)) {
-        KvError::Unavailable(text)
-    } else {
-        KvError::Unknown(text)
-    }
+    if unconnected || REFUSED.iter().any(|r| text.contains(r)) { KvError::Unavailable(text) } else { KvError::Unknown(text) }
 }

@@ -137,8 +137,7 @@ impl Memory {
         if !holds {
             return Ok(TxnReply { succeeded: false, revision: state.rev });
         }
-        let unknown_lease =
-            |o: &Op| matches!(o, Op::Put { lease, .. } if *lease != 0 && !state.leases.contains_key(lease));
+        let unknown_lease = |o: &Op| matches!(o, Op::Put { lease, .. } if *lease != 0 && !state.leases.contains_key(lease));
         if ops.iter().any(unknown_lease) {
             return Err(KvError::LeaseGone);
         }

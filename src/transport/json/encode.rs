@@ -114,9 +114,6 @@ fn reaction(o: &mut Object, f: &s::Reaction) {
     if !f.actor.is_empty() {
         o.str("by", &f.actor);
     }
-    if f.emitted_at_us > 0 {
-        o.num("emitted_at_us", f.emitted_at_us);
-    }
     if !f.counts.is_empty() {
         let mut counts = Object::new();
         for c in &f.counts {

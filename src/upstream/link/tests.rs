@@ -118,7 +118,11 @@ impl Nodes for OneNode {
 }
 
 fn config() -> LinkConfig {
-    LinkConfig { ping_every: Duration::from_millis(40), unused_max: Duration::from_millis(200), ..LinkConfig::new("gw-1") }
+    LinkConfig {
+        ping_every: Duration::from_millis(40),
+        unused_max: Duration::from_millis(200),
+        ..LinkConfig::new("gw-1")
+    }
 }
 
 fn target(addr: &str) -> Target {
