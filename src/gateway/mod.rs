@@ -5,6 +5,7 @@
 
 pub mod auth;
 pub mod connection;
+mod handle;
 pub mod jwks;
 pub mod limits;
 pub mod listener;
