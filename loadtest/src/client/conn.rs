@@ -289,3 +289,7 @@ pub async fn dial(dial: &Dial, addr: SocketAddr, source: IpAddr) -> anyhow::Resu
     .await
     .context("dial timed out")?
 }
+
+#[cfg(test)]
+#[path = "conn_tests.rs"]
+mod tests;

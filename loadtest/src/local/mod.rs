@@ -125,15 +125,23 @@ impl Cluster {
     }
 
     async fn ready(&mut self) -> anyhow::Result<()> {
-        let admins: Vec<String> = self.nodes().map(|n| n.admin()).collect();
-        for admin in admins {
-            let ok = wait_for(|| http::is_ok(&admin, "/readyz")).await;
+        let deadline = tokio::time::Instant::now() + READY;
+        loop {
             for node in self.gateways.iter_mut().chain(&mut self.owners).chain([&mut self.placement]) {
                 node.proc.check()?;
             }
-            ok.with_context(|| format!("{admin} is not ready"))?;
+            let mut waiting = Vec::new();
+            for node in self.nodes() {
+                if !http::is_ok(&node.admin(), "/readyz").await {
+                    waiting.push(node.proc.name.clone());
+                }
+            }
+            if waiting.is_empty() {
+                return Ok(());
+            }
+            anyhow::ensure!(tokio::time::Instant::now() < deadline, "not ready: {}", waiting.join(", "));
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        Ok(())
     }
 
     fn nodes(&self) -> impl Iterator<Item = &Node> {
