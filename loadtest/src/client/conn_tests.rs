@@ -4,6 +4,7 @@ use super::*;
 use crate::client::traffic::{Kind, Plan, games};
 
 /// Answers attaches and ops; the first connection ends without a word after its first op.
+#[expect(clippy::result_large_err, reason = "the type is tungstenite's")]
 async fn gateway(listener: tokio::net::TcpListener) {
     let mut ver = 0;
     for life in 0.. {
