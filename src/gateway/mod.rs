@@ -17,3 +17,4 @@ pub mod run;
 
 #[cfg(test)]
 mod tests;
+pub mod sessions;
