@@ -5,7 +5,6 @@
 
 pub mod auth;
 pub mod connection;
-mod handle;
 pub mod jwks;
 pub mod limits;
 pub mod listener;
@@ -17,4 +16,3 @@ pub mod run;
 
 #[cfg(test)]
 mod tests;
-pub mod sessions;
