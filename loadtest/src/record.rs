@@ -110,12 +110,3 @@ pub struct Placement {
     #[prost(fixed64, tag = "3")]
     pub boot: u64,
 }
-
-/// `/hf/dir/n/<node>`.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct NodeInfo {
-    #[prost(fixed64, tag = "1")]
-    pub boot: u64,
-    #[prost(string, tag = "2")]
-    pub addr: String,
-}

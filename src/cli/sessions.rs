@@ -5,14 +5,24 @@ use std::time::Duration;
 use anyhow::Context as _;
 use holdfast_core::{
     id::{Boot, SessionId},
-    proto::{CreateSessionRequest, LocateRequest, PlacementReply, placement::State},
+    proto::{CreateSessionRequest, LocateRequest, Placement, PlacementReply, placement::State},
 };
+use prost::Message as _;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::upstream::rpc::placement_service_client::PlacementServiceClient;
+use crate::{
+    placement::{
+        keys::{self, DirKey},
+        kv::{Kv, etcd::Options},
+    },
+    upstream::rpc::placement_service_client::PlacementServiceClient,
+};
 
 /// One transaction in etcd and one hop.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// Entries read at a time: 10,000 at ~100 bytes are 1 MB.
+const PAGE: usize = 10_000;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum SessionsCommand {
@@ -29,6 +39,12 @@ pub(super) enum SessionsCommand {
         clock: Option<String>,
         #[command(flatten)]
         at: PlacementArg,
+    },
+    /// Every session in the directory, ended ones of the last day included.
+    List {
+        /// etcd of the directory. May be repeated.
+        #[arg(long, default_value = "http://127.0.0.1:2379", value_name = "URL")]
+        directory: Vec<String>,
     },
     /// Who owns a session.
     Show {
@@ -56,12 +72,41 @@ pub(super) async fn main(command: SessionsCommand) -> anyhow::Result<()> {
             let request = CreateSessionRequest { session, kind, prefer_zone: String::new() };
             print(&client(&at).await?.create_session(request).await.map_err(said)?.into_inner());
         }
+        SessionsCommand::List { directory } => list(&Kv::etcd(directory, Options::default())).await?,
         SessionsCommand::Show { id, at } => {
             let request = LocateRequest { session: SessionId::parse(&id)?.to_string() };
             print(&client(&at).await?.locate(request).await.map_err(said)?.into_inner());
         }
     }
     Ok(())
+}
+
+async fn list(directory: &Kv) -> anyhow::Result<()> {
+    println!("{:<32} {:<16} {:<8} {:>6} owner", "session", "kind", "state", "epoch");
+    let (mut from, mut revision, to) = (keys::DIR.as_bytes().to_vec(), 0, keys::prefix_end(keys::DIR.as_bytes()));
+    loop {
+        let page = directory.range(&from, &to, PAGE, revision).await.context("the directory")?;
+        for item in &page.items {
+            if let Some(DirKey::Unit(unit)) = DirKey::parse(&item.key) {
+                let p = Placement::decode(item.value.clone())
+                    .with_context(|| format!("{}: not readable", unit.as_str()))?;
+                println!("{:<32} {:<16} {:<8} {:>6} {}", unit.as_str(), p.kind, state(&p), p.epoch, p.owner);
+            }
+        }
+        let Some(last) = page.items.last().filter(|_| page.more) else { return Ok(()) };
+        from.clone_from(&last.key);
+        from.push(0);
+        revision = page.revision;
+    }
+}
+
+fn state(placement: &Placement) -> &'static str {
+    match State::try_from(placement.state) {
+        Ok(State::Active) if placement.owner.is_empty() => "parked",
+        Ok(State::Active) => "active",
+        Ok(State::Ended) => "ended",
+        _ => "unknown",
+    }
 }
 
 async fn client(at: &PlacementArg) -> anyhow::Result<PlacementServiceClient<Channel>> {
@@ -77,15 +122,12 @@ fn said(status: tonic::Status) -> anyhow::Error {
 
 fn print(reply: &PlacementReply) {
     let placement = reply.placement.clone().unwrap_or_default();
-    let state = match State::try_from(placement.state) {
-        Ok(State::Active) if placement.owner.is_empty() => "parked (no owner has room)",
-        Ok(State::Active) => "active",
-        Ok(State::Ended) => "ended",
-        _ => "unknown",
-    };
     println!(
-        "session   {}\nkind      {}\nstate     {state}\nepoch     {}",
-        reply.session, placement.kind, placement.epoch
+        "session   {}\nkind      {}\nstate     {}\nepoch     {}",
+        reply.session,
+        placement.kind,
+        state(&placement),
+        placement.epoch
     );
     if !placement.owner.is_empty() {
         println!("owner     {} at {} (boot {})", placement.owner, reply.addr, Boot(placement.boot));

@@ -5,6 +5,7 @@
 
 pub mod auth;
 pub mod connection;
+mod handle;
 pub mod jwks;
 pub mod limits;
 pub mod listener;
@@ -16,3 +17,4 @@ pub mod run;
 
 #[cfg(test)]
 mod tests;
+pub mod sessions;

@@ -161,6 +161,12 @@ impl LinkTx {
         self.queue.capacity()
     }
 
+    /// All places of the queue.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.queue.max_capacity()
+    }
+
     /// Every session bound to this life of the node has been replayed: the watermark may move.
     pub fn set_replayed(&self) {
         self.shared.set_replayed();

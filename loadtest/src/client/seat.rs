@@ -208,7 +208,8 @@ impl Seat {
             }
             "reaction" => {
                 let what = if frame.epoch < self.epoch { What::Stale } else { What::Reaction };
-                let sent_us = frame.data.and_then(|d| serde_json::from_str::<SentAt>(d.get()).ok()).map_or(0, |d| d.at_us);
+                let sent_us =
+                    frame.data.and_then(|d| serde_json::from_str::<SentAt>(d.get()).ok()).map_or(0, |d| d.at_us);
                 self.note_frame(now_us, what, frame, scribe).intended_us = sent_us;
             }
             _ => {}

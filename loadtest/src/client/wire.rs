@@ -145,7 +145,13 @@ mod tests {
         let head = OpHead { session: "s", op: 2, settled: 1, base: 0, attempt: 2, receipt: "AQ" };
         let value: serde_json::Value = serde_json::from_str(&op(&head, r#"{"move":"e2e4"}"#)).unwrap();
         assert_eq!(value["receipt"], "AQ");
-        for text in [attach("s", 1, (0, 0)), resync("s", (1, 2)), reaction("s", 1, "applause", 3), pong(1), hello("t", b"12345678", 1, 0)] {
+        for text in [
+            attach("s", 1, (0, 0)),
+            resync("s", (1, 2)),
+            reaction("s", 1, "applause", 3),
+            pong(1),
+            hello("t", b"12345678", 1, 0),
+        ] {
             serde_json::from_str::<serde_json::Value>(&text).unwrap();
         }
     }

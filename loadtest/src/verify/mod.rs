@@ -83,6 +83,8 @@ impl Verdict {
     }
 }
 
+/// Entries of each (principal, lane, seq) of a session.
+type Ops<'a> = HashMap<(String, String, u64), Vec<&'a Entry>>;
 type OpKey = (Arc<str>, Arc<str>, Arc<str>, u64);
 
 #[derive(Default)]
@@ -105,7 +107,7 @@ pub fn judge(lines: &[Line], record: &Record) -> Verdict {
     order::check(lines, &mut verdict);
     let stories = collect(lines, &mut verdict);
     let none = Recorded::default();
-    let mut index: HashMap<&str, HashMap<(String, String, u64), Vec<&Entry>>> = HashMap::new();
+    let mut index: HashMap<&str, Ops<'_>> = HashMap::new();
     for (session, of) in record {
         index.insert(session, check_session(session, of, &mut verdict));
     }
@@ -165,17 +167,19 @@ fn collect(lines: &[Line], verdict: &mut Verdict) -> HashMap<OpKey, OpStory> {
 pub fn is_final(code: &str) -> bool {
     !matches!(
         code,
-        "STORE_UNAVAILABLE" | "OVERLOADED" | "NO_OWNER" | "GAP" | "TOO_MANY_INFLIGHT" | "HOLD_EXPIRED" | "TRY_AFTER_ATTACH"
+        "STORE_UNAVAILABLE"
+            | "OVERLOADED"
+            | "NO_OWNER"
+            | "GAP"
+            | "TOO_MANY_INFLIGHT"
+            | "HOLD_EXPIRED"
+            | "TRY_AFTER_ATTACH"
     )
 }
 
 /// The record by itself: dense, epochs rising with the version and with the store's revision, lanes in order, no op twice.
-fn check_session<'a>(
-    session: &str,
-    of: &'a Recorded,
-    verdict: &mut Verdict,
-) -> HashMap<(String, String, u64), Vec<&'a Entry>> {
-    let mut ops: HashMap<(String, String, u64), Vec<&Entry>> = HashMap::new();
+fn check_session<'a>(session: &str, of: &'a Recorded, verdict: &mut Verdict) -> Ops<'a> {
+    let mut ops: Ops<'a> = HashMap::new();
     let mut newest: HashMap<(&str, &[u8]), u64> = HashMap::new();
     let (mut ver, mut epoch, mut rev) = (None, 0, 0);
     for stored in &of.entries {

@@ -23,7 +23,8 @@ pub fn check(lines: &[Line], verdict: &mut Verdict) {
         match line.what {
             What::Stale => {
                 verdict.stale_epoch_delivered += 1;
-                verdict.example(format!("{}: {} heard {} of epoch {}", line.session, line.client, line.code, line.epoch));
+                verdict
+                    .example(format!("{}: {} heard {} of epoch {}", line.session, line.client, line.code, line.epoch));
             }
             What::Echo | What::Event => event(at, line, verdict),
             What::Reaction | What::Ack if line.epoch < at.epoch => {

@@ -109,8 +109,8 @@ struct Node {
 pub struct Swept {
     /// Units that are in no list any more.
     pub units: Vec<PlacementUnit>,
-    /// Nodes whose lease ended meanwhile.
-    pub nodes: Vec<Arc<str>>,
+    /// Nodes whose lease ended meanwhile, and which life of them.
+    pub nodes: Vec<(Arc<str>, Boot)>,
     /// The guard held everything back.
     pub guarded: Option<Guarded>,
 }
@@ -319,7 +319,8 @@ impl Directory {
         let list = self.list;
         self.guarded = None;
         let units: Vec<_> = self.entries.iter().filter(|(_, e)| e.list < list).map(|(u, _)| u.clone()).collect();
-        let nodes: Vec<_> = self.nodes.iter().filter(|(_, n)| n.list < list).map(|(n, _)| n.clone()).collect();
+        let old = self.nodes.iter().filter(|(_, n)| n.list < list);
+        let nodes: Vec<_> = old.map(|(name, n)| (name.clone(), Boot(n.info.boot))).collect();
         self.entries.retain(|_, e| e.list >= list);
         self.nodes.retain(|_, n| n.list >= list);
         self.counters.swept += (units.len() + nodes.len()) as u64;
@@ -329,6 +330,14 @@ impl Directory {
     /// The watch spoke, if only of its progress.
     pub const fn handle_progress(&mut self, now: Mono) {
         self.heard = now;
+    }
+
+    /// A watch that had failed goes on where it ended: nothing was missed.
+    pub fn handle_resumed(&mut self, now: Mono) {
+        self.handle_progress(now);
+        if self.state == State::Stale {
+            self.state = State::Synced;
+        }
     }
 
     /// The watch failed, or a list did. `true` = it became stale by that.

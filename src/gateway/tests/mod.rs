@@ -1,5 +1,6 @@
 //! A listener on a real socket with a fake session port behind it.
 
+mod cli;
 mod harness;
 mod open;
 mod refused;

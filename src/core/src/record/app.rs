@@ -14,8 +14,8 @@ pub const URGENT: u32 = 2;
 
 /// The rules and the state of one session.
 ///
-/// Its state is a function of the record: `restore(checkpoint)` (or `restore(&[])`, the initial state), then `apply` of each
-/// later entry in ver order. The authority calls `decide`, then `apply` with the entries it made of the drafts, *before* the
+/// Its state is a function of the record: the fresh state or `restore(checkpoint)`, then `apply` of each later entry in ver
+/// order. (The authority takes a checkpoint of the fresh app, to get back to it.) The authority calls `decide`, then `apply` with the entries it made of the drafts, *before* the
 /// write; when that write fails it throws the state away with `restore`, so neither may have other effects.
 pub trait App {
     /// Decides one op against the current state. Accepting with no draft means "nothing changes" and is answered as committed.
@@ -30,7 +30,7 @@ pub trait App {
     fn snapshot(&self) -> (Content, Bytes);
     /// The whole state, for `restore`.
     fn checkpoint(&self) -> Bytes;
-    /// Replaces the state by a checkpoint's; by the initial one if `state` is empty.
+    /// Replaces the state by a checkpoint's.
     ///
     /// # Errors
     /// What is wrong with the bytes; the session is then not served.

@@ -116,6 +116,14 @@ pub struct AuthorityConfig {
     pub hold_ttl_ms: u32,
     /// Told to gateways in `Joined`.
     pub max_payload_bytes: u32,
+    /// A checkpoint at the latest after this many events (design 7.2).
+    pub checkpoint_events: u64,
+    /// A checkpoint at the latest after this many bytes of payload.
+    pub checkpoint_bytes: usize,
+    /// Events kept in the tail.
+    pub tail_events: usize,
+    /// Lanes kept; the least recently used are evicted beyond.
+    pub lanes_max: usize,
     /// A write in flight this long means `Health{DOWN}` (detection within 1 s, design 6.7).
     pub write_late: Duration,
     /// First pause before a load is retried; doubles up to `retry_max`.
@@ -132,6 +140,10 @@ impl Default for AuthorityConfig {
             addr: String::new(),
             hold_ttl_ms: 13_000,
             max_payload_bytes: 16 * 1024,
+            checkpoint_events: 256,
+            checkpoint_bytes: 64 * 1024,
+            tail_events: 512,
+            lanes_max: 10_000,
             write_late: Duration::from_millis(800),
             retry_min: Duration::from_millis(50),
             retry_max: Duration::from_secs(1),

@@ -1,0 +1,100 @@
+//! The command line (design section 12).
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::client::traffic::Kind;
+
+/// Load, faults and the verifier for Holdfast.
+///
+/// Exit status: 0 every promise kept, 1 a promise broken, 2 could not run.
+#[derive(Parser)]
+#[command(version)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub what: What,
+}
+
+#[derive(Subcommand)]
+pub enum What {
+    /// Load without a fault: latency, CPU, memory per idle connection.
+    Steady(Run),
+    /// An owner is killed (SIGKILL) under load.
+    Crash(Run),
+    /// An owner is stopped past its lease, in mid-write, and continued.
+    Zombie(Run),
+    /// The directory is stopped for 20 s, killed and restarted, and its history compacted.
+    EtcdOutage(Run),
+    /// The store hangs for 10 s.
+    StoreSick(Run),
+    /// Judges journals against a dump of the store.
+    Verify {
+        /// JSON Lines, one client's lines in its own order.
+        #[arg(required = true)]
+        journals: Vec<PathBuf>,
+        /// Written by `--report` as `<report>.record.jsonl`.
+        #[arg(long)]
+        record: PathBuf,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum, PartialEq, Debug)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Clone, Copy, ValueEnum, PartialEq, Debug)]
+pub enum Transport {
+    Ws,
+    Wss,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct Run {
+    /// Start everything here, on free loopback ports.
+    #[arg(long)]
+    pub local: bool,
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub gateways: u16,
+    /// [default: 6; steady, store-sick: 3]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub owners: Option<u16>,
+    /// Sessions of the owner that dies: the run makes this many for each owner.
+    #[arg(long)]
+    pub victim_sessions: Option<usize>,
+    /// Sessions in all. [default: 1000, or owners x victim-sessions]
+    #[arg(long)]
+    pub sessions: Option<usize>,
+    /// Sessions a connection multiplexes.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub sessions_per_conn: u16,
+    /// Ops a second over all sessions, at intended times that wait for nobody.
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub ops_per_s: u64,
+    /// Reactions a second over all sessions. [default: 0; meetings 100; zombie 400]
+    #[arg(long)]
+    pub reactions_per_s: Option<u64>,
+    /// Kind of session, and with it the owners' lease. [default: game; zombie, store-sick: meeting]
+    #[arg(long)]
+    pub lease: Option<Kind>,
+    #[arg(long, default_value = "on")]
+    pub fast_path: Switch,
+    #[arg(long, default_value = "ws")]
+    pub transport: Transport,
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Seconds of load; the fault comes 5 s after its start. [default: long enough for the fault]
+    #[arg(long)]
+    pub duration: Option<u64>,
+    /// Most sessions an owner accepts.
+    #[arg(long, default_value_t = 10_000)]
+    pub cap: u32,
+    /// Idle connections to measure memory by (steady).
+    #[arg(long, default_value_t = 5_000)]
+    pub idle: usize,
+    /// JSON report; journals, record dump and logs are written beside it.
+    #[arg(long)]
+    pub report: Option<PathBuf>,
+}
