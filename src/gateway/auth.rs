@@ -1,6 +1,6 @@
 //! Who a client is and what it may attach to: tokens verified locally, origins checked (design 4.7).
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use holdfast_core::time::Wall;
 use jsonwebtoken::Validation;
@@ -14,6 +14,9 @@ pub const AUDIENCE: &str = "holdfast";
 pub const TOKEN_BYTES_MAX: usize = 8 * 1024;
 /// Longest `sub`, in bytes (it is a key of the record).
 const SUB_BYTES_MAX: usize = 256;
+
+/// How far the issuer's clock may be ahead of ours, for `nbf`.
+const CLOCKS_APART: Duration = Duration::from_secs(5);
 
 /// What a verified token says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +79,7 @@ impl std::error::Error for TokenError {}
 struct Claims {
     sub: Option<String>,
     exp: Option<serde_json::Number>,
+    nbf: Option<serde_json::Number>,
     sessions: Option<HashMap<String, Place>>,
     #[serde(default)]
     origin: Vec<String>,
@@ -106,12 +110,12 @@ impl Identity {
             return Err(TokenError::Claim(format!("sub: {} bytes; {SUB_BYTES_MAX} are allowed", sub.len())));
         }
         let exp = claims.exp.ok_or_else(|| claim("exp is missing"))?;
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, as wanted")]
-        let seconds =
-            exp.as_u64().or_else(|| exp.as_f64().map(|f| f as u64)).ok_or_else(|| claim("exp is not a number"))?;
-        let expires = Wall(seconds.saturating_mul(1_000_000));
+        let expires = moment(&exp);
         if expires <= now {
             return Err(TokenError::Expired);
+        }
+        if claims.nbf.is_some_and(|nbf| moment(&nbf) > now.after(CLOCKS_APART)) {
+            return Err(claim("nbf is in the future"));
         }
         let sessions = claims.sessions.map(places).transpose()?;
         Ok(Self { principal: sub.into(), expires, origins: claims.origin, sessions })
@@ -187,6 +191,13 @@ fn places(sessions: HashMap<String, Place>) -> Result<Vec<(String, Grant)>, Toke
         Some(_) => Err(TokenError::Claim(format!("sessions.{pattern}.role is neither participant nor spectator"))),
     };
     sessions.into_iter().map(one).collect()
+}
+
+/// Seconds since 1970, possibly with a fraction, which is dropped. Negative = 1970, too large = never.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, as wanted")]
+fn moment(seconds: &serde_json::Number) -> Wall {
+    let whole = seconds.as_u64().or_else(|| seconds.as_f64().map(|f| f as u64));
+    Wall(whole.unwrap_or(0).saturating_mul(1_000_000))
 }
 
 /// `*` stands for any run of characters, `?` for one. Linear in text and pattern but for the last `*`.

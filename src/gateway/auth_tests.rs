@@ -113,7 +113,8 @@ fn each_claim_is_checked() {
     assert!(with("aud", json!("other")).unwrap_err().to_string().contains("aud"));
     assert!(with("aud", json!(["other", "holdfast"])).is_ok());
     assert_eq!(with("exp", json!(1000)), Err(TokenError::Expired));
-    assert!(with("exp", json!("soon")).is_err());
+    assert!(with("exp", json!("soon")).is_err() && with("exp", json!(-5)) == Err(TokenError::Expired));
+    assert!(with("nbf", json!(1004)).is_ok() && with("nbf", json!(1006)).unwrap_err().to_string().contains("nbf"));
     assert!(with("exp", json!(1000.9)).is_err() && with("exp", json!(2000.5)).is_ok());
     assert!(with("sub", json!("")).is_err() && with("sub", json!("x".repeat(300))).is_err());
     assert!(with("sessions", json!({"a": {"role": "king"}})).is_err());

@@ -50,6 +50,8 @@ const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// How often the scheduler's lag is measured.
 const LAG_EVERY: Duration = Duration::from_millis(100);
 
+/// How often everybody is told to go while the listener stops.
+const CLOSE_ALL_EVERY: Duration = Duration::from_millis(200);
 /// Tokio's timers are this coarse: not lag.
 const TIMER_STEP_US: u64 = 1000;
 /// Connection ids are unique in the process, whatever the listener.
@@ -117,10 +119,13 @@ impl Listener {
         }
         let Self { socket, handle, .. } = self;
         drop(socket);
-        handle.close_all();
-        let grace = handle.shared.config.limits.close_timeout + Duration::from_secs(1);
-        // Past the grace the set is dropped, which aborts what is left.
-        let _ = timeout(grace, async { while tasks.join_next().await.is_some() {} }).await;
+        let until = Instant::now() + handle.shared.config.limits.close_timeout + Duration::from_secs(1);
+        // Past that the set is dropped, which aborts what is left.
+        while !tasks.is_empty() && Instant::now() < until {
+            // Again and again: handshakes under way become connections.
+            handle.close_all();
+            let _ = timeout(CLOSE_ALL_EVERY, async { while tasks.join_next().await.is_some() {} }).await;
+        }
     }
 
     async fn accepted(&mut self, mut accepted: io::Result<(TcpStream, SocketAddr)>, tasks: &mut JoinSet<()>) {

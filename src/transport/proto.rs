@@ -99,6 +99,24 @@ mod tests {
     }
 
     #[test]
+    fn mutated_input_never_panics() {
+        use rand::{Rng as _, SeedableRng as _};
+        let mut rng = rand::rngs::StdRng::seed_from_u64(7);
+        for _ in 0..20_000 {
+            let mut message = op(b"{\"a\":1}", Content::Json);
+            for _ in 0..rng.random_range(1..5) {
+                let at = rng.random_range(0..message.len());
+                message[at] = rng.random();
+            }
+            for decoded in all(&message) {
+                if let Decoded::Frame(c::F::Op(op)) = decoded {
+                    assert!(op.content() != Content::Json || check_inline(&op.payload).is_ok());
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_payload_marked_json_is_checked_where_it_enters() {
         assert!(matches!(&all(&op(b"{\"a\":\n1}", Content::Json))[..], [Decoded::Bad(_)]));
         assert!(matches!(&all(&op(b"{} {}", Content::Json))[..], [Decoded::Bad(_)]));

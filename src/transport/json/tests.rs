@@ -112,6 +112,34 @@ fn mistakes_are_named_and_reading_goes_on_behind_the_next_line_break() {
     assert_eq!(out, [Decoded::TooLarge(18)]);
 }
 
+/// Seeded noise: whatever comes out, no payload can leave its line or its frame.
+#[test]
+fn mutated_input_never_panics_and_never_smuggles() {
+    use rand::{Rng as _, SeedableRng as _};
+    let seed = 0x4ed6e;
+    let mut rng = rand::rngs::StdRng::seed_from_u64(seed);
+    let parts: Vec<char> = "{}[]:,\"\\tnopdata123.e-\n\r\t u0041{\"t\":\"op\"}".chars().collect();
+    for round in 0..20_000 {
+        let mut text: Vec<char> = r#"{"t":"op","session":"s","op":1,"data":{"a":[1,"x\\n"]}}"#.chars().collect();
+        for _ in 0..rng.random_range(1..6) {
+            let at = rng.random_range(0..text.len());
+            let part = parts[rng.random_range(0..parts.len())];
+            if rng.random() { text[at] = part } else { text.insert(at, part) }
+        }
+        let text: String = text.into_iter().collect();
+        decode(&text, 65_536, |d| {
+            if let Decoded::Frame(c::F::Op(op)) = d {
+                let inline = op.content() == Content::Json && check_inline(&op.payload).is_ok();
+                assert!(inline || op.content() != Content::Json, "seed {seed} round {round}: {text:?}");
+                let event =
+                    s::Event { session: op.session, content: op.content, payload: op.payload, ..s::Event::default() };
+                let out = encode(&s::F::Event(event));
+                assert!(!out.contains(&b'\n') && serde_json::from_slice::<serde::de::IgnoredAny>(&out).is_ok());
+            }
+        });
+    }
+}
+
 #[test]
 fn server_frames_have_the_names_of_the_design() {
     let attached = s::Attached {
