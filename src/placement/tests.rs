@@ -1,0 +1,1 @@
+//! Placement against a real etcd.
