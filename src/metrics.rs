@@ -253,7 +253,9 @@ impl Metrics {
         match observation {
             Observation::Resent => drop(self.ops_resent.inc()),
             Observation::StaleDropped { .. } => drop(self.stale_dropped.inc()),
-            Observation::ReactionDropped(why) => self.reaction_dropped(drop_name(*why), 1),
+            Observation::ReactionDropped(why) => {
+                self.reactions_dropped.get_or_create(&ByReason { reason: drop_name(*why) }).inc();
+            }
             Observation::ReactionDelivered { to } => drop(self.reactions_delivered.inc_by(*to as u64)),
             Observation::Settled { op_to_echo_us } => {
                 self.ops_acked.inc();
@@ -294,9 +296,9 @@ impl Metrics {
         self.sessions.set(n);
     }
 
-    /// Reactions dropped for one of the reasons of `reactions_dropped`.
-    pub fn reaction_dropped(&self, reason: &'static str, n: u64) {
-        self.reactions_dropped.get_or_create(&ByReason { reason }).inc_by(n);
+    /// Reactions dropped from the queues of connections ever.
+    pub fn reactions_dropped_in_queues(&self, total: u64) {
+        raise(&self.reactions_dropped.get_or_create(&ByReason { reason: "queue" }), total);
     }
 
     /// An op took this long from its arrival to the link, in microseconds.

@@ -5,7 +5,7 @@
 
 pub mod auth;
 pub mod connection;
-mod handle;
+pub mod handle;
 pub mod jwks;
 pub mod limits;
 pub mod listener;
@@ -14,7 +14,7 @@ pub mod port;
 pub mod queue;
 mod reload;
 pub mod run;
+pub mod sessions;
 
 #[cfg(test)]
 mod tests;
-pub mod sessions;

@@ -1,143 +1,264 @@
 //! Builds a gateway from its parts and runs it until it is told to stop.
+//!
+//! ```text
+//! start ── listeners bound ──▶ serving ── shutdown, drain, or a part ended ──▶ draining: not ready, no accepts, clients
+//! closed 1012 ── held ops settled, or the deadline ──▶ links told and closed, lease revoked
+//! ```
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    net::SocketAddr,
+    sync::{Arc, OnceLock, atomic::Ordering},
+    time::Duration,
+};
 
-use holdfast_core::id::SessionId;
+use anyhow::Context as _;
+use holdfast_core::proto::{GatewayInfo, gateway_msg};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, sleep},
+};
 
-/// Everything a gateway is told; validated. `config` maps TOML to it.
-#[derive(Clone, Debug)]
-pub struct GatewayConfig {
-    /// Stable name, in `welcome.gateway`, in the directory and in owners' logs.
-    pub id: String,
-    /// `host:port` clients (or a balancer) reach it at; published in the directory.
-    pub advertise: String,
-    /// Admissions per second, published in the directory for spreads and forecasts.
-    pub admit_per_s: u32,
-    /// Shared secret of the owner links, sent as `authorization: Bearer`; `None` = none.
-    pub link_token: Option<Arc<str>>,
-    /// Report refused connections to placement (the fast path of design 8.2).
-    pub fast_path: bool,
-    /// Placement services to report to, `host:port`; empty = the leader the directory names.
-    pub placement: Vec<String>,
-    /// Budgets for held ops.
-    pub held: HeldBudget,
-    /// Longest graceful stop: held ops get this long to settle.
-    pub drain_max: Duration,
+pub use config::{GatewayConfig, HeldBudget};
+pub use handle::{DirectoryState, GatewayHandle, HeldOp, SessionSummary};
+
+use super::{
+    handle::Handle,
+    limits::ListenerConfig,
+    listener::Listener,
+    port::SessionPort,
+    sessions::{Parts, SUSPECTS_QUEUED, Sessions},
+};
+use crate::{
+    clock::Clock,
+    metrics::{Metrics, REFUSALS},
+    placement::{kv::Kv, lease::GatewayLease, watch::Watcher},
+    upstream::{LinkEvents, link::LinkConfig, pool::Pool},
+};
+use directory::Follower;
+use suspect::Reporter;
+
+mod config;
+mod directory;
+mod handle;
+mod suspect;
+#[cfg(test)]
+mod tests;
+
+/// How often the numbers of listeners, directory and clock are brought into the metrics.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often the directory hears how many connections there are, in looks.
+const ANNOUNCE_LOOKS: u32 = 10;
+/// How often a drain looks whether everything has settled.
+const SETTLED_EVERY: Duration = Duration::from_millis(20);
+
+/// Runs a gateway on `directory` until `shutdown` completes or the handle's `drain` is called, then drains. `started`
+/// gets the admin's handle once the listeners are bound.
+///
+/// # Errors
+/// A listener cannot be bound, or a part of the gateway ended on its own.
+pub async fn run(
+    config: GatewayConfig,
+    listeners: Vec<ListenerConfig>,
+    directory: Kv,
+    shutdown: impl Future<Output = ()> + Send,
+    started: impl FnOnce(GatewayHandle) + Send,
+) -> anyhow::Result<()> {
+    let mut gateway = Gateway::start(&config, listeners, directory)?;
+    started(gateway.handle.clone());
+    let mut draining = gateway.handle.draining.subscribe();
+    let outcome = tokio::select! {
+        () = shutdown => Ok(()),
+        () = async { drop(draining.wait_for(|d| *d).await) } => Ok(()),
+        ended = gateway.tasks.join_next() => Err(ended),
+    };
+    gateway.handle.drain();
+    gateway.drain(config.drain_max).await;
+    outcome.map_err(|ended| match ended {
+        Some(Ok(part)) => anyhow::anyhow!("{part} ended on its own"),
+        Some(Err(e)) => anyhow::Error::from(e).context("a part of the gateway panicked"),
+        None => anyhow::anyhow!("no part of the gateway runs"),
+    })
 }
 
-/// Budgets for held ops (design 6.6): at a limit new ops are refused with 202, held ones are never evicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeldBudget {
-    /// Ops held by this gateway.
-    pub ops_max: u32,
-    /// Bytes held by this gateway.
-    pub bytes_max: u64,
-    /// Ops held for one connection.
-    pub conn_ops_max: u32,
-    /// Bytes held for one connection.
-    pub conn_bytes_max: u64,
-    /// Bytes held for one session.
-    pub session_bytes_max: u64,
+/// A running gateway. Each part is a task in `tasks`, which yields its name when it ends.
+struct Gateway {
+    handle: GatewayHandle,
+    pool: Pool,
+    lease: Arc<GatewayLease>,
+    tasks: JoinSet<&'static str>,
+    listening: JoinSet<()>,
+    /// Ends the listeners, then everything else.
+    stop_listening: watch::Sender<bool>,
+    stop: watch::Sender<bool>,
 }
 
-impl Default for HeldBudget {
-    /// 262,144 ops and 256 MiB in all (20,000 connections with 13 ops each, 1 KiB on average); a connection 2,048 ops
-    /// (64 sessions x 32 in flight) and 4 MiB; a session 16 MiB (1,024 ops of 16 KiB).
-    fn default() -> Self {
-        Self {
-            ops_max: 262_144,
-            bytes_max: 256 << 20,
-            conn_ops_max: 2048,
-            conn_bytes_max: 4 << 20,
-            session_bytes_max: 16 << 20,
+impl Gateway {
+    fn start(config: &GatewayConfig, listeners: Vec<ListenerConfig>, directory: Kv) -> anyhow::Result<Self> {
+        let clock = Clock::start();
+        let metrics = Arc::new(Metrics::new());
+        let late = Arc::new(OnceLock::new());
+        let watcher = Watcher::spawn(directory.clone(), directory::sink(late.clone()));
+        let follower = Arc::new(Follower(watcher.clone()));
+        let link = LinkConfig { token: config.link_token.clone(), ..LinkConfig::new(&config.id) };
+        let pool = Pool::new(link, clock.clone(), metrics.clone(), follower.clone());
+        let (suspects, refused) = mpsc::channel(SUSPECTS_QUEUED);
+        let sessions = Arc::new(Sessions::new(Parts {
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+            pool: pool.clone(),
+            directory: follower,
+            held: config.held,
+            suspects,
+        }));
+        // Nobody else sets it.
+        drop(late.set(Arc::downgrade(&sessions)));
+        let (stop, stopped) = watch::channel(false);
+        let (stop_listening, no_more) = watch::channel(false);
+        let mut listening = JoinSet::new();
+        let handles = listen(listeners, &sessions, &clock, &no_more, &mut listening)?;
+        let info = GatewayInfo { addr: config.advertise.clone(), admit_per_s: config.admit_per_s, ..Default::default() };
+        let lease = Arc::new(GatewayLease::spawn(directory.clone(), &config.id, clock.boot(), info));
+        let handle = GatewayHandle {
+            metrics: metrics.clone(),
+            sessions: sessions.clone(),
+            watcher,
+            clock,
+            listeners: handles.into(),
+            draining: Arc::new(watch::channel(false).0),
+        };
+        let reporter = config.fast_path.then(|| Reporter {
+            gateway: config.id.clone(),
+            placement: config.placement.clone(),
+            directory,
+            pool: pool.clone(),
+            metrics,
+        });
+        let tasks = parts(&handle, &pool, &lease, reporter.map(|r| (r, refused)), &stopped);
+        Ok(Self { handle, pool, lease, tasks, listening, stop_listening, stop })
+    }
+
+    /// Clients leave, held ops settle (or `longest` passes), then the rest stops.
+    async fn drain(mut self, longest: Duration) {
+        let deadline = Instant::now() + longest;
+        self.lease.update(|info| info.draining = true);
+        tracing::info!(held = self.handle.sessions.held_ops(), "draining");
+        self.stop_listening.send_replace(true);
+        while self.listening.join_next().await.is_some() {}
+        while self.handle.sessions.held_ops() > 0 && Instant::now() < deadline {
+            sleep(SETTLED_EVERY).await;
+        }
+        let left = self.handle.sessions.held_ops();
+        if left > 0 {
+            tracing::warn!(held = left, "stopped with ops that did not settle; their outcome is unknown");
+        }
+        let by_us = self.handle.clock.now().wall.0;
+        self.pool.broadcast(&gateway_msg::M::GoingAway(gateway_msg::GoingAway { by_us }));
+        // One turn for the links' streams to take it.
+        sleep(SETTLED_EVERY).await;
+        self.stop.send_replace(true);
+        while self.tasks.join_next().await.is_some() {}
+        if let Some(lease) = Arc::into_inner(self.lease) {
+            lease.close().await;
         }
     }
 }
 
-/// One held op, for `holdfast held` and the dashboard.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeldOp {
-    /// Its session.
-    pub session: SessionId,
-    /// Who sent it.
-    pub principal: String,
-    /// Its lane, in hexadecimal digits.
-    pub lane: String,
-    /// Its seq.
-    pub seq: u64,
-    /// How long it has been held, in microseconds.
-    pub age_us: u64,
-    /// Times it was written to a link.
-    pub sends: u32,
-    /// Bytes held.
-    pub bytes: usize,
+fn listen(
+    configs: Vec<ListenerConfig>,
+    sessions: &Arc<Sessions>,
+    clock: &Clock,
+    no_more: &watch::Receiver<bool>,
+    tasks: &mut JoinSet<()>,
+) -> anyhow::Result<Vec<(SocketAddr, Handle)>> {
+    let mut handles = Vec::new();
+    for config in configs {
+        let port: Arc<dyn SessionPort> = sessions.clone();
+        let listener = Listener::bind(config, port, clock.clone())?;
+        handles.push((listener.local_addr().context("listener")?, listener.handle()));
+        tasks.spawn(listener.run(no_more.clone()));
+    }
+    Ok(handles)
 }
 
-/// One session on this gateway, for operators.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionSummary {
-    /// Its id.
-    pub session: SessionId,
-    /// (boot, epoch) it is bound to.
-    pub binding: Option<(holdfast_core::id::Boot, u64)>,
-    /// Ops held.
-    pub held: usize,
+/// Starts the parts that run to the very end.
+fn parts(
+    handle: &GatewayHandle,
+    pool: &Pool,
+    lease: &Arc<GatewayLease>,
+    reporter: Option<(Reporter, mpsc::Receiver<(Arc<str>, holdfast_core::id::Boot)>)>,
+    stopped: &watch::Receiver<bool>,
+) -> JoinSet<&'static str> {
+    let mut tasks = JoinSet::new();
+    let sessions = &handle.sessions;
+    let events: Arc<dyn LinkEvents> = sessions.clone();
+    let part = |stop: &watch::Receiver<bool>| stop.clone();
+    let (p, stop) = (pool.clone(), part(stopped));
+    tasks.spawn(async move {
+        p.run(events, stop).await;
+        "the pool of links"
+    });
+    let (s, stop) = (sessions.clone(), part(stopped));
+    tasks.spawn(async move {
+        s.run_timers(stop).await;
+        "the timers"
+    });
+    let (s, stop) = (sessions.clone(), part(stopped));
+    tasks.spawn(async move {
+        s.run_resolver(stop).await;
+        "the reader of the directory"
+    });
+    let (h, l, stop) = (handle.clone(), lease.clone(), part(stopped));
+    tasks.spawn(async move {
+        look(h, l, stop).await;
+        "the numbers"
+    });
+    if let Some((reporter, refused)) = reporter {
+        let stop = part(stopped);
+        tasks.spawn(async move {
+            reporter.run(refused, stop).await;
+            "the fast path"
+        });
+    }
+    tasks
 }
 
-/// What the directory looks like from here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirectoryState {
-    /// `cold`, `listing`, `synced` or `stale`.
-    pub state: &'static str,
-    /// Time since it was last known to be current.
-    pub age: Duration,
-}
-
-/// Admin's view of a running gateway. Cheap to clone.
-#[derive(Clone)]
-pub struct GatewayHandle(());
-
-impl GatewayHandle {
-    /// The instruments, for `/metrics`.
-    #[must_use]
-    pub fn metrics(&self) -> Arc<crate::metrics::Metrics> {
-        todo!()
-    }
-    /// Why this gateway should get no traffic; empty = ready.
-    #[must_use]
-    pub fn not_ready(&self) -> Vec<String> {
-        todo!()
-    }
-    /// The directory, for `/readyz`.
-    #[must_use]
-    pub fn directory(&self) -> DirectoryState {
-        todo!()
-    }
-    /// Up to `limit` held ops, oldest sessions first.
-    #[must_use]
-    pub fn held(&self, _limit: usize) -> Vec<HeldOp> {
-        todo!()
-    }
-    /// Up to `limit` sessions.
-    #[must_use]
-    pub fn sessions(&self, _limit: usize) -> Vec<SessionSummary> {
-        todo!()
-    }
-    /// Starts the drain, as a first SIGTERM does.
-    pub fn drain(&self) {
-        todo!()
+/// Brings numbers kept elsewhere into the metrics, and the number of connections into the directory.
+async fn look(handle: GatewayHandle, lease: Arc<GatewayLease>, mut stop: watch::Receiver<bool>) {
+    let mut ticks = tokio::time::interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut looks: u32 = 0;
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            _ = stop.changed() => return,
+        }
+        let (connections, dropped) = totals(&handle);
+        handle.metrics.reactions_dropped_in_queues(dropped);
+        let fresh = handle.watcher.state();
+        handle.metrics.directory(fresh.synced(), fresh.age.unwrap_or_default());
+        handle.metrics.drift(handle.clock.drift_us());
+        if looks.is_multiple_of(ANNOUNCE_LOOKS) {
+            lease.update(|info| info.connections = u32::try_from(connections).unwrap_or(u32::MAX));
+        }
+        looks = looks.wrapping_add(1);
     }
 }
 
-/// Runs a gateway on `directory` until `shutdown` completes, then drains. `started` gets the admin's handle.
-///
-/// # Errors
-/// A listener cannot be bound, or a task of the gateway ended on its own.
-pub async fn run(
-    _config: GatewayConfig,
-    _directory: (),
-    _shutdown: impl Future<Output = ()> + Send,
-    _started: impl FnOnce(GatewayHandle) + Send,
-) -> anyhow::Result<()> {
-    todo!()
+/// Sums over the listeners: connections now, and reactions dropped from their queues ever.
+fn totals(handle: &GatewayHandle) -> (u64, u64) {
+    let (mut open, mut accepted, mut dropped, mut refused) = (0, 0, 0, [0; REFUSALS.len()]);
+    for (_, listener) in handle.listeners.iter() {
+        let s = listener.stats();
+        let get = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
+        open += get(&s.open);
+        accepted += get(&s.accepted);
+        dropped += get(&s.reactions_dropped);
+        let by_reason =
+            [&s.refused_connections, &s.refused_handshakes, &s.no_descriptors, &s.handshakes_failed, &s.tokens_refused];
+        refused.iter_mut().zip(by_reason).for_each(|(sum, n)| *sum += get(n));
+    }
+    handle.metrics.listener(open, accepted, refused);
+    (open, dropped)
 }

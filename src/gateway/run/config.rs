@@ -1,0 +1,53 @@
+//! What a gateway is told.
+
+use std::{sync::Arc, time::Duration};
+
+/// Everything a gateway is told; validated. `config` maps TOML to it.
+#[derive(Clone, Debug)]
+pub struct GatewayConfig {
+    /// Stable name, in `welcome.gateway`, in the directory and in owners' logs.
+    pub id: String,
+    /// `host:port` clients (or a balancer) reach it at; published in the directory.
+    pub advertise: String,
+    /// Admissions per second, published in the directory for spreads and forecasts.
+    pub admit_per_s: u32,
+    /// Shared secret of the owner links, sent as `authorization: Bearer`; `None` = none.
+    pub link_token: Option<Arc<str>>,
+    /// Report refused connections to placement (the fast path of design 8.2).
+    pub fast_path: bool,
+    /// Placement services to report to, `host:port`; empty = the leader the directory names.
+    pub placement: Vec<String>,
+    /// Budgets for held ops.
+    pub held: HeldBudget,
+    /// Longest graceful stop: held ops get this long to settle.
+    pub drain_max: Duration,
+}
+
+/// Budgets for held ops (design 6.6): at a limit new ops are refused with 202, held ones are never evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldBudget {
+    /// Ops held by this gateway.
+    pub ops_max: u32,
+    /// Bytes held by this gateway.
+    pub bytes_max: u64,
+    /// Ops held for one connection.
+    pub conn_ops_max: u32,
+    /// Bytes held for one connection.
+    pub conn_bytes_max: u64,
+    /// Bytes held for one session.
+    pub session_bytes_max: u64,
+}
+
+impl Default for HeldBudget {
+    /// 262,144 ops and 256 MiB in all (20,000 connections with 13 ops each, 1 KiB on average); a connection 2,048 ops
+    /// (64 sessions x 32 in flight) and 4 MiB; a session 16 MiB (1,024 ops of 16 KiB).
+    fn default() -> Self {
+        Self {
+            ops_max: 262_144,
+            bytes_max: 256 << 20,
+            conn_ops_max: 2048,
+            conn_bytes_max: 4 << 20,
+            session_bytes_max: 16 << 20,
+        }
+    }
+}

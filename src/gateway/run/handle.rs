@@ -1,0 +1,142 @@
+//! What a running gateway shows to its operators.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use holdfast_core::{
+    directory::State,
+    id::{Boot, SessionId},
+};
+use tokio::sync::watch;
+
+use crate::{
+    clock::{Clock, DRIFT_READY_MAX_US},
+    gateway::{
+        handle::{ConnectionView, Handle},
+        sessions::Sessions,
+    },
+    metrics::Metrics,
+    placement::watch::Watcher,
+};
+
+/// One held op, for `holdfast held` and the dashboard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldOp {
+    /// Its session.
+    pub session: SessionId,
+    /// Who sent it.
+    pub principal: String,
+    /// Its lane, in hexadecimal digits.
+    pub lane: String,
+    /// Its seq.
+    pub seq: u64,
+    /// How long it has been held, in microseconds.
+    pub age_us: u64,
+    /// Times it was written to a link.
+    pub sends: u32,
+    /// Bytes held.
+    pub bytes: usize,
+}
+
+/// One session on this gateway, for operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionSummary {
+    /// Its id.
+    pub session: SessionId,
+    /// (boot, epoch) it is bound to.
+    pub binding: Option<(Boot, u64)>,
+    /// Ops held.
+    pub held: usize,
+}
+
+/// What the directory looks like from here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryState {
+    /// `cold`, `listing`, `synced` or `stale`.
+    pub state: &'static str,
+    /// Time since it was last known to be current.
+    pub age: Duration,
+}
+
+/// Admin's view of a running gateway. Cheap to clone.
+#[derive(Clone)]
+pub struct GatewayHandle {
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) sessions: Arc<Sessions>,
+    pub(super) watcher: Watcher,
+    pub(super) clock: Clock,
+    pub(super) listeners: Arc<[(SocketAddr, Handle)]>,
+    /// True once a drain was asked for.
+    pub(super) draining: Arc<watch::Sender<bool>>,
+}
+
+impl GatewayHandle {
+    /// The instruments, for `/metrics`.
+    #[must_use]
+    pub fn metrics(&self) -> Arc<Metrics> {
+        self.metrics.clone()
+    }
+
+    /// Addresses it listens on, in the order of its configuration.
+    #[must_use]
+    pub fn addrs(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().map(|(addr, _)| *addr).collect()
+    }
+
+    /// Why this gateway should get no traffic; empty = ready. A directory that was complete once is good enough.
+    #[must_use]
+    pub fn not_ready(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if *self.draining.borrow() {
+            reasons.push("draining".into());
+        }
+        if self.watcher.state().age.is_none() {
+            reasons.push("the directory was never read".into());
+        }
+        let drift_us = self.clock.drift_us().unsigned_abs();
+        if drift_us > DRIFT_READY_MAX_US {
+            reasons.push(format!("the system clock moved by {} ms since the start", drift_us / 1000));
+        }
+        reasons
+    }
+
+    /// The directory, for `/readyz`.
+    #[must_use]
+    pub fn directory(&self) -> DirectoryState {
+        let fresh = self.watcher.state();
+        let state = match fresh.state {
+            State::Cold => "cold",
+            State::Listing => "listing",
+            State::Synced => "synced",
+            State::Stale => "stale",
+        };
+        DirectoryState { state, age: fresh.age.unwrap_or_default() }
+    }
+
+    /// Up to `limit` held ops, the oldest first.
+    #[must_use]
+    pub fn held(&self, limit: usize) -> Vec<HeldOp> {
+        self.sessions.held(limit)
+    }
+
+    /// Up to `limit` sessions, in no order.
+    #[must_use]
+    pub fn sessions(&self, limit: usize) -> Vec<SessionSummary> {
+        self.sessions.summaries(limit)
+    }
+
+    /// The connections now.
+    #[must_use]
+    pub fn connections(&self) -> Vec<ConnectionView> {
+        self.listeners.iter().flat_map(|(_, listener)| listener.connections()).collect()
+    }
+
+    /// An operator accepts that what the directory's last list lacked is gone.
+    pub fn accept_directory(&self) {
+        self.watcher.accept();
+    }
+
+    /// Starts the drain, as a first SIGTERM does.
+    pub fn drain(&self) {
+        self.draining.send_replace(true);
+    }
+}
