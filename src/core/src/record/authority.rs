@@ -154,6 +154,11 @@ impl<A: App> Authority<A> {
         self.phase == Phase::Active && self.claimed
     }
 
+    /// Whether it has ended: deposed, revoked or handed over.
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
     /// Whether ops are being refused because of the store.
     pub fn is_down(&self) -> bool {
         self.down
@@ -257,7 +262,7 @@ impl<A: App> Authority<A> {
     /// A write ended.
     pub fn handle_written(&mut self, now: Now, written: Written, out: &mut Vec<Effect>) {
         self.last = now;
-        let Some(batch) = self.batch.take() else { return };
+        let Some(batch) = self.batch.take().filter(|_| self.phase != Phase::Over) else { return };
         self.asked_at = None;
         let expected = self.rev;
         match written {
@@ -355,6 +360,17 @@ impl<A: App> Authority<A> {
             self.refuse_queue(out);
         }
         self.pump(now, out);
+    }
+
+    /// As [`Self::handle_lease`], when the owner may know that the directory itself is out: then only documents stop (design 6.8).
+    pub fn handle_lease_in(&mut self, now: Now, held: bool, directory_out: bool, out: &mut Vec<Effect>) {
+        self.handle_lease(now, held || (directory_out && !self.is_document()), out);
+    }
+
+    /// The directory gave the session to somebody else (or ended it): as if the record had said so.
+    pub fn handle_revoked(&mut self, _now: Now, out: &mut Vec<Effect>) {
+        self.claimed = true; // no `Behind`: the directory is the one that knows
+        self.depose(self.epoch, out);
     }
 
     /// Hands the session over: the write under way is finished, later ops are answered `OWNER_DRAINING`.

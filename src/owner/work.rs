@@ -1,0 +1,183 @@
+//! The tasks behind the sessions: store requests, the store's probe, notices to placement.
+
+use std::{sync::Arc, time::Duration};
+
+use holdfast_core::{
+    id::{Boot, SessionId},
+    proto::{HandedRequest, Leader, Placement, ReportEpochRequest, owner_msg},
+    record::Written,
+};
+use prost::Message;
+use tokio::{sync::mpsc, task::JoinSet, time::timeout};
+use tonic::transport::{Channel, Endpoint};
+
+use super::{
+    sessions::{Job, Notice, Sessions},
+    store::Store,
+};
+use crate::{
+    placement::{keys, kv::Kv},
+    upstream::rpc::placement_service_client::PlacementServiceClient,
+};
+
+/// Store requests in flight at once. 1,120 claims are two round trips each: at 2 ms, 1,120 x 2 x 2 / 128 = 35 ms.
+const STORE_PARALLEL: usize = 128;
+/// Notices in flight at once.
+const NOTICE_PARALLEL: usize = 32;
+/// How often the store is probed, and how long it may take: down is known within 2 x 400 ms.
+const PROBE_EVERY: Duration = Duration::from_millis(400);
+const PROBE_MAX: Duration = Duration::from_millis(400);
+/// A call to placement, and to the directory.
+const CALL_MAX: Duration = Duration::from_secs(2);
+const NOTICE_TRIES: u32 = 5;
+
+/// Runs store requests until the queue ends.
+pub(super) async fn store(mut jobs: mpsc::Receiver<Job>, sessions: Arc<Sessions>, store: Store, directory: Kv) {
+    let mut running = JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            Some(ended) = running.join_next() => {
+                if let Err(e) = ended {
+                    tracing::error!("a store request's task ended badly: {e}");
+                }
+            }
+            job = jobs.recv(), if running.len() < STORE_PARALLEL => match job {
+                Some(job) => {
+                    running.spawn(request(job, sessions.clone(), store.clone(), directory.clone()));
+                }
+                None => return,
+            },
+        }
+    }
+}
+
+async fn request(job: Job, sessions: Arc<Sessions>, store: Store, directory: Kv) {
+    match job {
+        Job::Load { slot, first } => {
+            sessions.counters.loads.add(1);
+            let unowned = async { if first { unowned_us(&slot.id, &sessions, &directory).await } else { 0 } };
+            let (loaded, unowned_us) = tokio::join!(store.load(&slot.id), unowned);
+            if let Err(e) = &loaded {
+                tracing::warn!(session = %slot.id, "record not read: {e}");
+            }
+            sessions.drive(&slot, |core, now, out| {
+                if unowned_us > 0 {
+                    core.set_outage(unowned_us);
+                }
+                core.handle_loaded(now, loaded, out);
+                if let Some(fault) = core.fault() {
+                    tracing::error!(session = %slot.id, "the record is damaged: {fault}");
+                }
+            });
+        }
+        Job::Write { slot, set } => {
+            sessions.counters.writes.add(1);
+            sessions.counters.events_written.add(set.entries.len() as u64);
+            let written = store.write(&slot.id, *set).await;
+            match written {
+                Written::Conflict => sessions.counters.conflicts.add(1),
+                Written::Unknown => sessions.counters.unknown.add(1),
+                Written::Ok { .. } | Written::Unavailable => {}
+            }
+            sessions.drive(&slot, |core, now, out| core.handle_written(now, written, out));
+        }
+    }
+}
+
+/// Time since the session lost its last owner, by the directory (design 5.5); 0 = planned, new or not known.
+async fn unowned_us(session: &SessionId, sessions: &Sessions, directory: &Kv) -> u64 {
+    let key = keys::session(session);
+    let Ok(Ok((Some(item), _))) = timeout(Duration::from_millis(300), directory.get(&key)).await else { return 0 };
+    let Ok(placement) = Placement::decode(item.value) else { return 0 };
+    if placement.boot != sessions.config().boot.0 || placement.unowned_from_ms == 0 {
+        return 0;
+    }
+    sessions.clock.now().wall.0.saturating_sub(placement.unowned_from_ms * 1000)
+}
+
+/// Tells all gateways when the store stops or starts to answer, for the sessions nobody writes to.
+pub(super) async fn probe(sessions: Arc<Sessions>, store: Store) {
+    let mut well = true;
+    loop {
+        tokio::time::sleep(PROBE_EVERY).await;
+        let now = store.is_well(PROBE_MAX).await;
+        if now != well {
+            well = now;
+            tracing::warn!(well, "the store's health changed");
+            let health = if well { owner_msg::health::Store::Ok } else { owner_msg::health::Store::Down };
+            let msg = owner_msg::Health { store: health.into(), sessions: vec![], retry_after_ms: if well { 0 } else { 500 } };
+            sessions.broadcast(&owner_msg::M::Health(msg));
+        }
+    }
+}
+
+/// Tells placement what only an owner knows, until the queue ends.
+pub(super) async fn notices(mut queue: mpsc::Receiver<Notice>, sessions: Arc<Sessions>, directory: Kv) {
+    let mut running = JoinSet::new();
+    let mut leader: Option<(String, PlacementServiceClient<Channel>)> = None;
+    loop {
+        tokio::select! {
+            biased;
+            Some(_) = running.join_next() => {}
+            notice = queue.recv(), if running.len() < NOTICE_PARALLEL => {
+                let Some(notice) = notice else { return };
+                let known = find_leader(&directory, leader.take()).await;
+                leader.clone_from(&known);
+                running.spawn(tell(notice, known.map(|l| l.1), sessions.clone(), directory.clone()));
+            }
+        }
+    }
+}
+
+async fn find_leader(
+    directory: &Kv,
+    known: Option<(String, PlacementServiceClient<Channel>)>,
+) -> Option<(String, PlacementServiceClient<Channel>)> {
+    let (item, _) = timeout(CALL_MAX, directory.get(keys::LEADER.as_bytes())).await.ok()?.ok()?;
+    let addr = Leader::decode(item?.value).ok()?.addr;
+    if let Some(known) = known.filter(|(a, _)| *a == addr) {
+        return Some(known);
+    }
+    let channel = Endpoint::from_shared(format!("http://{addr}")).ok()?.connect_timeout(CALL_MAX).connect_lazy();
+    Some((addr, PlacementServiceClient::new(channel)))
+}
+
+async fn tell(
+    notice: Notice,
+    mut client: Option<PlacementServiceClient<Channel>>,
+    sessions: Arc<Sessions>,
+    directory: Kv,
+) {
+    let (node, boot) = (sessions.config().node.clone(), sessions.config().boot.0);
+    for attempt in 1..=NOTICE_TRIES {
+        if let Some(client) = &mut client {
+            let told = match &notice {
+                Notice::Handed { session, ver } => {
+                    let request = HandedRequest { session: session.to_string(), ver: *ver, node: node.clone(), boot };
+                    timeout(CALL_MAX, client.handed(request)).await.is_ok_and(|r| r.is_ok())
+                }
+                Notice::Behind { session, record_epoch } => {
+                    if !is_behind(session, *record_epoch, &directory, Boot(boot)).await {
+                        return;
+                    }
+                    let (session, record_epoch) = (session.to_string(), *record_epoch);
+                    let request = ReportEpochRequest { session, record_epoch, node: node.clone(), boot };
+                    timeout(CALL_MAX, client.report_epoch(request)).await.is_ok_and(|r| r.is_ok())
+                }
+            };
+            if told {
+                return;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(100) * attempt).await;
+        client = find_leader(&directory, None).await.map(|l| l.1);
+    }
+    tracing::warn!(?notice, "placement could not be told");
+}
+
+/// A linearizable read shows that the directory still names us, with an epoch below the record's.
+async fn is_behind(session: &SessionId, record_epoch: u64, directory: &Kv, boot: Boot) -> bool {
+    let Ok(Ok((Some(item), _))) = timeout(CALL_MAX, directory.get(&keys::session(session))).await else { return false };
+    Placement::decode(item.value).is_ok_and(|p| p.epoch < record_epoch && p.boot == boot.0)
+}
