@@ -68,7 +68,7 @@ impl Session {
             payload: &op.payload,
         });
         match self.check(now, conn, &op, (lane, &digest), room) {
-            Ok(true) => self.hold_op(now, conn, op, (lane, digest), arrival, out),
+            Ok(true) => self.hold_op((now, arrival), conn, op, (lane, digest), out),
             Ok(false) => {}
             Err(no) => {
                 if no.code as i32 / 100 == 2 && no.code != Code::Gap {
@@ -183,11 +183,10 @@ impl Session {
 
     fn hold_op(
         &mut self,
-        now: Now,
+        (now, arrival): (Now, &Arrival),
         conn: ConnId,
         op: client_frame::Op,
         (lane, digest): (Lane, bytes::Bytes),
-        arrival: &Arrival,
         out: &mut Vec<Action>,
     ) {
         let Some(att) = self.atts.get(&conn) else { return };
