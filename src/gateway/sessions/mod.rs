@@ -157,7 +157,7 @@ impl Sessions {
         let mut out = Vec::new();
         input(&mut state.session, now, &mut out);
         let held = self.execute(entry, &mut state, now, out);
-        self.timer.arm(entry, &mut state);
+        self.timer.arm(entry, &mut state, now.mono.after(timer::SOONEST));
         if state.session.is_idle() {
             self.remove(entry, &mut state);
         }
@@ -209,17 +209,22 @@ impl SessionPort for Sessions {
         if !self.conns.joined(spec.conn, session) {
             return; // never registered, or gone already
         }
+        let seen = spec.seen.epoch;
         let mut client = Some(client(spec, att));
         // Once is enough, unless the session is removed between finding and locking it.
         while client.is_some() {
             let entry = self.get_or_make(session);
             let cached = self.directory.lookup(session);
             self.drive(&entry, |s, now, out| {
+                if let Some(client) = client.take() {
+                    s.handle_attach(now, client, out);
+                }
                 if let Some(route) = &cached {
                     s.handle_route(now, route, out);
                 }
-                if let Some(client) = client.take() {
-                    s.handle_attach(now, client, out);
+                // The cache had the answer to what the attach wanted to read.
+                if s.binding().is_some_and(|(_, epoch)| epoch >= seen) {
+                    out.retain(|a| !matches!(a, Action::Resolve));
                 }
             });
         }

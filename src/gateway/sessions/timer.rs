@@ -4,6 +4,7 @@ use std::{
     cmp::Ordering,
     collections::BinaryHeap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
 };
 
 use holdfast_core::time::Mono;
@@ -16,6 +17,9 @@ use super::{
 
 /// Timers served before other tasks get a turn.
 const DUE_PER_TURN: usize = 256;
+
+/// From an input to the earliest timer after it.
+pub(super) const SOONEST: Duration = Duration::from_millis(1);
 
 /// The heap. A session has an entry only for its earliest deadline, and what is left of later ones until they pass.
 #[derive(Default)]
@@ -30,9 +34,10 @@ struct Due {
 }
 
 impl Timer {
-    /// Puts the session's deadline in, if it is earlier than what is in for it. Under the session's lock.
-    pub fn arm(&self, entry: &Arc<Entry>, state: &mut State) {
-        let Some(at) = state.session.poll_timeout() else { return };
+    /// Puts the session's deadline in, if it is earlier than what is in for it. Under the session's lock. Never before
+    /// `soonest`: a deadline that stays due must not keep a processor busy.
+    pub fn arm(&self, entry: &Arc<Entry>, state: &mut State, soonest: Mono) {
+        let Some(at) = state.session.poll_timeout().map(|at| at.max(soonest)) else { return };
         if state.armed.is_some_and(|armed| armed <= at) {
             return;
         }
