@@ -142,7 +142,12 @@ impl Stream for Batches {
 }
 
 /// Reads a link until it ends, then tells its sessions.
-pub(super) async fn read(tx: LinkTx, early: Vec<GatewayMsg>, mut inbound: Streaming<GatewayBatch>, sessions: Arc<Sessions>) {
+pub(super) async fn read(
+    tx: LinkTx,
+    early: Vec<GatewayMsg>,
+    mut inbound: Streaming<GatewayBatch>,
+    sessions: Arc<Sessions>,
+) {
     let mut reader = Reader { tx, touched: HashSet::new(), seq: 1, heard: Instant::now() };
     for msg in early {
         reader.take(msg, &sessions);

@@ -13,6 +13,8 @@ mod run;
 mod service;
 mod sessions;
 pub mod store;
+#[cfg(test)]
+mod tests;
 mod timers;
 mod work;
 

@@ -91,7 +91,8 @@ impl Owner for Service {
     async fn link(&self, request: Request<Streaming<GatewayBatch>>) -> Result<Response<Batches>, Status> {
         self.authorize(&request)?;
         let mut inbound = request.into_inner();
-        let first = timeout(HELLO_MAX, inbound.message()).await.map_err(|_| Status::deadline_exceeded("no hello"))??;
+        let first =
+            timeout(HELLO_MAX, inbound.message()).await.map_err(|_| Status::deadline_exceeded("no hello"))??;
         let mut msgs = first.map(|b| b.msgs).unwrap_or_default().into_iter();
         let Some(GatewayMsg { m: Some(gateway_msg::M::Hello(hello)) }) = msgs.next() else {
             return Err(Status::invalid_argument("the first message is hello"));

@@ -97,7 +97,10 @@ struct Inner {
 
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inner").field("epoch", &self.core.epoch()).field("ver", &self.core.ver()).finish_non_exhaustive()
+        f.debug_struct("Inner")
+            .field("epoch", &self.core.epoch())
+            .field("ver", &self.core.ver())
+            .finish_non_exhaustive()
     }
 }
 

@@ -106,7 +106,11 @@ pub(super) async fn probe(sessions: Arc<Sessions>, store: Store) {
             well = now;
             tracing::warn!(well, "the store's health changed");
             let health = if well { owner_msg::health::Store::Ok } else { owner_msg::health::Store::Down };
-            let msg = owner_msg::Health { store: health.into(), sessions: vec![], retry_after_ms: if well { 0 } else { 500 } };
+            let msg = owner_msg::Health {
+                store: health.into(),
+                sessions: vec![],
+                retry_after_ms: if well { 0 } else { 500 },
+            };
             sessions.broadcast(&owner_msg::M::Health(msg));
         }
     }
