@@ -3,7 +3,7 @@
 use prost::Message;
 
 use super::{
-    App, Authority, Deadline, Draft, Effect, OpView, WriteSet,
+    App, Authority, Deadline, Draft, Effect, OpView, Reject, WriteSet,
     authority::Phase,
     lanes::{Key, Verdict},
     queue::Queued,
@@ -105,7 +105,10 @@ impl<A: App> Authority<A> {
         let forged = !claim && op.key.1.as_bytes().first() == Some(&b'!') || claim && !trusted;
         let verdict = self.lanes.verdict(&op.key, &op.held, !claim && !forged, self.header.lanes_evicted > 0);
         let reply = match verdict {
-            Verdict::New if forged => Some(self.reject(now, &op, Code::Forbidden, 0, String::new(), batch)),
+            Verdict::New if forged => {
+                let no = Reject { code: Code::Forbidden, app_code: 0, detail: String::new() };
+                Some(self.reject(now, &op, no, batch))
+            }
             Verdict::New => self.decide(now, &op, claim, batch),
             Verdict::Gap(expected) => Some(self.say_no(&op, Code::Gap, Applied::No, |n| n.expected_seq = expected)),
             Verdict::Reused => Some(self.say_no(&op, Code::OpIdReused, Applied::No, |_| {})),
@@ -150,25 +153,17 @@ impl<A: App> Authority<A> {
                 (!hears).then(|| self.say_committed(op, ver, false))
             }
             Err(no) if (no.code as i32) < 400 => Some(self.say_no(op, no.code, Applied::No, |n| n.detail = no.detail)),
-            Err(no) => Some(self.reject(now, op, no.code, no.app_code, no.detail, batch)),
+            Err(no) => Some(self.reject(now, op, no, batch)),
         }
     }
 
     /// A final refusal is a decision: stored in the same write, answered the same for ever.
-    fn reject(
-        &mut self,
-        now: Now,
-        op: &Op,
-        code: Code,
-        app_code: u32,
-        detail: String,
-        batch: &mut Batch,
-    ) -> owner_msg::M {
+    fn reject(&mut self, now: Now, op: &Op, no: Reject, batch: &mut Batch) -> owner_msg::M {
         if !mutant::on(Mutant::RejectionNotStored) {
-            let outcome = Outcome { code: u32::try_from(code as i32).unwrap_or(0), app_code, ..Outcome::default() };
-            self.store_outcome(now, op, outcome, batch);
+            let code = u32::try_from(no.code as i32).unwrap_or(0);
+            self.store_outcome(now, op, Outcome { code, app_code: no.app_code, ..Outcome::default() }, batch);
         }
-        self.say_no(op, code, Applied::No, |n| (n.app_code, n.detail) = (app_code, detail))
+        self.say_no(op, no.code, Applied::No, |n| (n.app_code, n.detail) = (no.app_code, no.detail))
     }
 
     fn store_outcome(&mut self, now: Now, op: &Op, outcome: Outcome, batch: &mut Batch) {
