@@ -45,6 +45,13 @@ pub struct Starting {
     pub reasons: std::sync::Mutex<Vec<String>>,
 }
 
+impl Starting {
+    /// Replaces the reasons.
+    pub fn set(&self, reasons: Vec<String>) {
+        *self.reasons.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = reasons;
+    }
+}
+
 impl Source for Starting {
     fn not_ready(&self) -> Vec<String> {
         self.reasons.lock().map_or_else(|e| e.into_inner().clone(), |r| r.clone())

@@ -1,15 +1,153 @@
 //! `holdfast gateway`, `holdfast placement`, `holdfast owner`: configuration to a running part.
 
-use std::path::Path;
+use std::{future::Future, path::Path, sync::Arc, time::Duration};
 
-pub(super) fn gateway(_config: Option<&Path>) -> anyhow::Result<()> {
-    anyhow::bail!("not there yet")
+use tokio::{sync::oneshot, task::JoinHandle, time::sleep};
+
+use super::startup::{self, Shutdown, until_signal};
+use crate::{
+    admin::{self, Source, Starting},
+    config::{self, StoreKind},
+    gateway::run as gateway_run,
+    owner, placement,
+    placement::{
+        keys,
+        kv::{Kv, etcd::Options},
+    },
+};
+
+/// What is logged unless `HOLDFAST_LOG` says otherwise.
+const LOGS: &str = "info,h2=warn,hyper=warn,tonic=warn";
+/// How often a process that is not ready looks whether it is, and says that it still tries (each [`SAY_LOOKS`]).
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Looks between two lines that say so: 5 s.
+const SAY_LOOKS: u32 = 20;
+
+pub(super) fn gateway(file: Option<&Path>) -> anyhow::Result<()> {
+    let config: config::Gateway = config::load(file)?;
+    let (run, listeners) = (config.run_config()?, config.listeners()?);
+    block_on(async move |shutdown| {
+        let directory = Kv::etcd(config.directory.endpoints, Options::default());
+        let admin = Admin::bind(&config.admin).await?;
+        let (started, handle) = oneshot::channel();
+        let name = run.id.clone();
+        let serving = gateway_run::run(run, listeners, directory, shutdown.clone().wait(), |handle| {
+            // Nobody waits for it when there is no admin server.
+            let _ = started.send(handle);
+        });
+        let told = async {
+            if let Ok(handle) = handle.await {
+                tracing::info!(gateway = name, listen = config.listen, admin = config.admin, "listening");
+                let source = Arc::new(handle);
+                let _serving = admin.serve(source.clone());
+                wait_ready("gateway", || std::future::ready(source.not_ready())).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            ended = serving => ended,
+            () = told => Ok(()),
+        }
+    })
 }
 
-pub(super) fn placement(_config: Option<&Path>) -> anyhow::Result<()> {
-    anyhow::bail!("not there yet")
+pub(super) fn placement(file: Option<&Path>) -> anyhow::Result<()> {
+    let config: config::Placement = config::load(file)?;
+    block_on(async move |shutdown| {
+        let directory = Kv::etcd(config.directory.endpoints.clone(), Options::default());
+        let admin = Admin::bind(&config.admin).await?;
+        let registered = Registered { role: "placement", node: &config.node, key: keys::LEADER.into() };
+        let watching = registered.watch(&directory, admin);
+        tokio::select! {
+            ended = placement::run(config.run_config(), directory.clone(), shutdown.wait()) => ended,
+            () = watching => Ok(()),
+        }
+    })
 }
 
-pub(super) fn owner(_config: Option<&Path>) -> anyhow::Result<()> {
-    anyhow::bail!("not there yet")
+pub(super) fn owner(file: Option<&Path>) -> anyhow::Result<()> {
+    let config: config::Owner = config::load(file)?;
+    block_on(async move |shutdown| {
+        let directory = Kv::etcd(config.directory.endpoints.clone(), Options::default());
+        let store = match config.store.kind {
+            StoreKind::Etcd => Kv::etcd(config.store.endpoints.clone(), Options::default()),
+            StoreKind::Memory => Kv::memory(),
+        };
+        let admin = Admin::bind(&config.admin).await?;
+        let registered = Registered { role: "owner", node: &config.node, key: keys::node(&config.node) };
+        let watching = registered.watch(&directory, admin);
+        tokio::select! {
+            ended = owner::run(config.run_config(directory.clone(), store)?, shutdown.wait()) => ended,
+            () = watching => Ok(()),
+        }
+    })
+}
+
+fn block_on<F>(part: impl FnOnce(Shutdown) -> F) -> anyhow::Result<()>
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    startup::logs(false, LOGS)?;
+    let runtime = startup::runtime()?;
+    let outcome = runtime.block_on(until_signal(part));
+    // What is still running has had its graceful stop.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// An admin server that listens already, so that a port in use is seen before anything starts; none if it is off.
+struct Admin(Option<tokio::net::TcpListener>);
+
+impl Admin {
+    async fn bind(addr: &str) -> anyhow::Result<Self> {
+        Ok(Self(if addr.is_empty() { None } else { Some(admin::bind(addr).await?) }))
+    }
+
+    fn serve(self, source: Arc<dyn Source>) -> Option<JoinHandle<()>> {
+        self.0.map(|listener| tokio::spawn(admin::serve(listener, source, std::future::pending())))
+    }
+}
+
+/// A process whose readiness is a key in the directory: its registration, or the leader's.
+struct Registered<'a> {
+    role: &'static str,
+    node: &'a str,
+    key: Vec<u8>,
+}
+
+impl Registered<'_> {
+    /// Serves the admin requests and keeps readiness true. Never ends.
+    async fn watch(self, directory: &Kv, admin: Admin) {
+        let source =
+            Arc::new(Starting { role: self.role, node: self.node.into(), reasons: vec!["starting".to_owned()].into() });
+        let _serving = admin.serve(source.clone());
+        let look = || async {
+            let reasons = match directory.get(&self.key).await {
+                Ok((Some(_), _)) => Vec::new(),
+                Ok((None, _)) => vec![format!("{} is not in the directory yet", String::from_utf8_lossy(&self.key))],
+                Err(e) => vec![format!("directory: {e}")],
+            };
+            source.set(reasons.clone());
+            reasons
+        };
+        wait_ready(self.role, look).await;
+        // Once ready, only the process's own end makes it unready: a directory outage must not (design 6.8).
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Waits until `look` finds no reason; says now and then that it still tries, and why.
+async fn wait_ready<F: Future<Output = Vec<String>>>(role: &str, mut look: impl FnMut() -> F) {
+    let mut looks = 0;
+    loop {
+        let reasons = look().await;
+        if reasons.is_empty() {
+            return tracing::info!("{role}: ready");
+        }
+        if looks % SAY_LOOKS == SAY_LOOKS / 4 {
+            tracing::warn!("{role}: not ready, and keeps trying: {}", reasons.join("; "));
+        }
+        looks += 1;
+        sleep(LOOK_EVERY).await;
+    }
 }

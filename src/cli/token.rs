@@ -73,6 +73,14 @@ impl Signer {
         Ok((Self { kid: Some(kid), key: EncodingKey::from_secret(&secret)? }, set.to_string()))
     }
 
+    /// A key of one's own, without an id.
+    ///
+    /// # Errors
+    /// The library refuses the key.
+    pub fn from_secret(secret: &[u8]) -> anyhow::Result<Self> {
+        Ok(Self { kid: None, key: EncodingKey::from_secret(secret)? })
+    }
+
     /// The first symmetric key of a JWK set.
     fn load(path: &Path) -> anyhow::Result<Self> {
         #[derive(Deserialize)]

@@ -2,7 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::gateway::{Directory, PlacementLink, section};
+use super::{
+    ConfigError,
+    gateway::{Directory, PlacementLink, secret, section},
+};
+use crate::{
+    owner::OwnerConfig,
+    placement::{PlacementConfig, kv::Kv},
+};
+
+/// The kinds an owner can serve (design 4.7).
+const KINDS: [&str; 3] = ["game", "meeting", "document"];
 
 section! {
     /// A whole owner configuration.
@@ -67,5 +77,44 @@ section! {
         guard: bool = true,
         /// The directory's etcd.
         directory: Directory = Directory::default(),
+    }
+}
+
+impl Placement {
+    /// What the placement service takes.
+    #[must_use]
+    pub fn run_config(&self) -> PlacementConfig {
+        PlacementConfig {
+            node: self.node.clone(),
+            listen: self.listen.clone(),
+            advertise: self.advertise.clone(),
+            fast_path: self.fast_path,
+            guard: self.guard,
+        }
+    }
+}
+
+impl Owner {
+    /// What the owner takes, with its two stores.
+    ///
+    /// # Errors
+    /// A value that cannot be right, named by its key.
+    pub fn run_config(&self, directory: Kv, store: Kv) -> Result<OwnerConfig, ConfigError> {
+        for kind in &self.kinds {
+            if !KINDS.contains(&kind.as_str()) {
+                return Err(ConfigError(format!("kinds: \"{kind}\" is not known; known are {}", KINDS.join(", "))));
+            }
+        }
+        if self.kinds.is_empty() {
+            return Err(ConfigError("kinds: must not be empty".into()));
+        }
+        Ok(OwnerConfig {
+            listen: self.listen.clone(),
+            advertise: self.advertise.clone(),
+            kinds: self.kinds.clone(),
+            cap: self.cap,
+            link_token: secret("link_token_file", &self.link_token_file)?.map(Into::into),
+            ..OwnerConfig::new(&self.node, directory, store)
+        })
     }
 }
