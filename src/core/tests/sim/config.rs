@@ -23,6 +23,10 @@ pub struct Config {
     pub link_us: u64,
     /// Longest usual delay to clients, µs.
     pub client_us: u64,
+    /// Events between checkpoints at the owners.
+    pub checkpoint_every: u64,
+    /// Events that stay stored after a checkpoint.
+    pub tail_events: usize,
     /// Writes with an ambiguous outcome, per 1000.
     pub ambiguous_per_mille: u64,
 }
@@ -47,6 +51,8 @@ impl Config {
             faults,
             link_us: rng.pick(&[500, 5_000, 50_000]).unwrap_or(500),
             client_us: rng.pick(&[2_000, 30_000, 200_000]).unwrap_or(2_000),
+            checkpoint_every: rng.pick(&[3, 16, 256]).unwrap_or(16),
+            tail_events: rng.pick(&[4, 32, 512]).unwrap_or(32),
             ambiguous_per_mille: rng.pick(&[0, 30, 150]).unwrap_or(0),
         }
     }

@@ -97,28 +97,35 @@ impl World {
         }
     }
 
-    /// Runs `f` on a session (made if there is none), checks what may be seen, and does what it says.
+    /// Runs `f` on a session, made if there is none.
     pub fn with_session(&mut self, gw: usize, session: usize, f: impl FnOnce(&mut Session, Now, &mut Vec<Action>)) {
-        let now = self.time();
-        let mut out = Vec::new();
-        if !self.gws[gw].sessions.contains_key(&session) {
+        let known = self.gws[gw].sessions.contains_key(&session);
+        if !known {
             let core = Session::new(self.sessions[session].clone());
             let fresh = GwSession { core, wake: None, before: Binding::default(), gauge: 0 };
             self.gws[gw].sessions.insert(session, fresh);
-            match self.gws[gw].cache.get(&session).cloned() {
-                Some(route) => self.with_session(gw, session, |s, now, out| s.handle_route(now, &route, out)),
-                None => self.after(1_000, Event::Resolve { gw, session }),
-            }
         }
+        self.run_session(gw, session, f);
+        if let (false, Some(route)) = (known, self.gws[gw].cache.get(&session).cloned()) {
+            self.run_session(gw, session, |s, now, out| s.handle_route(now, &route, out));
+        }
+    }
+
+    /// Runs `f`, checks what may be seen of the session, and does what it says.
+    fn run_session(&mut self, gw: usize, session: usize, f: impl FnOnce(&mut Session, Now, &mut Vec<Action>)) {
+        let now = self.time();
+        let mut out = Vec::new();
         let Some(gs) = self.gws[gw].sessions.get_mut(&session) else { return };
         f(&mut gs.core, now, &mut out);
         gs.wake = gs.core.poll_timeout().map(|at| at.0.max(now.mono.0));
         self.look_at_session(gw, session, &out);
         for action in out {
+            if !matches!(action, Action::Deliver { .. } | Action::Fanout { .. } | Action::Held { .. }) {
+                trace!(self, "gateway {gw} s{session}: {}", crate::show::action(&action));
+            }
             self.gw_do(gw, session, action);
         }
-        let idle = self.gws[gw].sessions.get(&session).is_some_and(|g| g.core.is_idle() && g.core.binding().is_none());
-        if idle {
+        if self.gws[gw].sessions.get(&session).is_some_and(|g| g.core.is_idle() && g.core.binding().is_none()) {
             self.gws[gw].sessions.remove(&session);
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! `cargo test --release -p holdfast-core --features mutants --test sim`
 //! * `HOLDFAST_SIM_SEEDS=n` runs n seeds; `HOLDFAST_SIM_SEED=n` replays one with a trace on stderr, with
-//!   `HOLDFAST_SIM_MUTANT=Name` under a defect.
+//!   `HOLDFAST_SIM_MUTANT=Name` under a defect; `HOLDFAST_SIM_ALL=1` lists what every seed breaks.
 
 // Tests may stop at once; sizes here are small; indices are ids.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
@@ -62,6 +62,7 @@ fn number(name: &str) -> Option<u64> {
 
 /// Runs seeds on all cores until one breaks a promise: the lowest that does, what it broke, and what happened.
 fn search(seeds: u64, defect: Option<Mutant>) -> (Option<(u64, u32, String)>, Counts) {
+    let all = number("HOLDFAST_SIM_ALL").is_some();
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let found = Mutex::new((None::<(u64, u32, String)>, Counts::default()));
     thread::scope(|scope| {
@@ -76,6 +77,10 @@ fn search(seeds: u64, defect: Option<Mutant>) -> (Option<(u64, u32, String)>, Co
                     let outcome = run::run(seed, defect, false);
                     counts.add(&outcome.counts);
                     if let Some((number, what)) = outcome.violation {
+                        if all {
+                            println!("seed {seed} breaks {number}: {what}");
+                            continue;
+                        }
                         stop.store(true, Ordering::Relaxed);
                         let mut found = found.lock().unwrap();
                         if found.0.as_ref().is_none_or(|f| seed < f.0) {

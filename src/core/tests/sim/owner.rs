@@ -170,6 +170,8 @@ impl World {
             node: format!("n{}", self.owners[owner].node),
             boot: Boot(self.owners[owner].boot),
             addr: format!("n{}", self.owners[owner].node),
+            checkpoint_events: self.cfg.checkpoint_every,
+            tail_events: self.cfg.tail_events,
             ..AuthorityConfig::default()
         });
         let core = Authority::new(self.sessions[session].clone(), self.cfg.kind, epoch, config, TestApp::default());

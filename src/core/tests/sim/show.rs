@@ -1,6 +1,7 @@
 //! One short line per message, for traces; and where a message belongs.
 
 use holdfast_core::proto::{HeldOp, OpId, gateway_msg, owner_msg, server_frame};
+use holdfast_core::session::Action;
 use prost::Message;
 
 use crate::store::Answer;
@@ -70,6 +71,14 @@ pub fn up(msg: &gateway_msg::M) -> String {
                 h.settled
             )
         }
+        other => format!("{other:?}"),
+    }
+}
+
+/// What a session at a gateway does.
+pub fn action(action: &Action) -> String {
+    match action {
+        Action::Send { link, msg } => format!("to link {}: {}", link.0, up(msg)),
         other => format!("{other:?}"),
     }
 }
