@@ -20,7 +20,7 @@ impl Session {
             .filter(|a| !a.is_answered())
             .map(|a| a.since.after(if a.told_moving { self.limits.hold_ttl } else { self.limits.attach_answer }));
         let sick = matches!(self.store, Store::Down { .. }).then(|| {
-            let oldest = self.hold.iter().find(|h| h.pending)?;
+            let oldest = self.hold.iter().find(|h| h.pending && self.atts.contains_key(&h.conn))?;
             Some(oldest.arrived.after(self.limits.store_down_hold))
         });
         [
@@ -65,7 +65,11 @@ impl Session {
         }
         if let Store::Down { retry_after_ms } = self.store {
             let wait = self.limits.store_down_hold;
-            for (lane, seq) in self.hold.select(|h| h.pending && h.arrived.after(wait) <= now.mono) {
+            // whoever has left cannot try again: those ops wait for the store until their TTL (6.1)
+            let due = self.hold.select(|h| {
+                h.pending && h.arrived.after(wait) <= now.mono && self.atts.contains_key(&h.conn)
+            });
+            for (lane, seq) in due {
                 self.refuse_for_store(lane, seq, retry_after_ms, out);
             }
         }
