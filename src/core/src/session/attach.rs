@@ -116,7 +116,7 @@ impl Session {
 
     /// Spectators are not known to the owner one by one; the gateway answers them.
     pub(super) fn answer_spectator(&mut self, conn: ConnId, out: &mut Vec<Action>) {
-        let head_ver = self.ver;
+        let head_ver = self.binding.as_ref().map_or(0, |b| b.head).max(self.ver);
         let Some(att) = self.atts.get(&conn) else { return };
         if !att.is_participant() && matches!(att.phase, Phase::Waiting) {
             self.answer(conn, Answer { lane_seq: 0, rejected: Vec::new(), head_ver }, out);

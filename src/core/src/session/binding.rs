@@ -32,6 +32,8 @@ pub(super) struct Binding {
     pub replayed: bool,
     /// The owner has answered the join.
     pub joined: bool,
+    /// The owner's version when it answered: what lies between ours and this is on its way.
+    pub head: u64,
     /// When to join again.
     pub retry_at: Option<Mono>,
     pub retries: u32,
@@ -141,6 +143,7 @@ impl Session {
             link: same,
             replayed: false,
             joined: false,
+            head: 0,
             retry_at: None,
             retries: 0,
             redirects,

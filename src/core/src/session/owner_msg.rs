@@ -102,7 +102,13 @@ impl Session {
     /// The owner has claimed the epoch and knows what we have.
     fn joined(&mut self, now: Now, msg: &owner_msg::Joined, out: &mut Vec<Action>) {
         let Some(b) = &mut self.binding else { return };
+        if !b.replayed {
+            // refusals of an earlier join overtook this one, so what came since has not been said: say it all once more
+            self.replay(now, out);
+            return;
+        }
         b.joined = true;
+        b.head = msg.head.unwrap_or_default().ver;
         b.retry_at = None;
         b.retries = 0;
         b.redirects = 0;
