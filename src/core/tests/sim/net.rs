@@ -19,6 +19,7 @@ impl Pipe {
     pub fn send(&mut self, now: u64, delay: u64) -> Option<u64> {
         let at = self.last.max(now + delay);
         if at > self.cut {
+            self.cut = self.last; // nothing gets through after something was lost
             return None;
         }
         self.last = at;
