@@ -1,6 +1,10 @@
 //! How gateways, owners and operators speak to the placement service: to whichever member leads.
 
-use std::{future::Future, sync::{Arc, Mutex}, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use holdfast_core::{
     backoff::Backoff,
@@ -221,5 +225,8 @@ fn leader_of(status: &Status) -> Option<String> {
 
 /// Codes that another member would answer with as well.
 fn final_word(code: Code) -> bool {
-    matches!(code, Code::InvalidArgument | Code::NotFound | Code::AlreadyExists | Code::Unauthenticated | Code::PermissionDenied)
+    matches!(
+        code,
+        Code::InvalidArgument | Code::NotFound | Code::AlreadyExists | Code::Unauthenticated | Code::PermissionDenied
+    )
 }

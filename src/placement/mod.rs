@@ -19,9 +19,9 @@ mod shared;
 mod suspect;
 mod table;
 #[cfg(test)]
-mod tests;
-#[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 mod txn;
 pub mod watch;
 

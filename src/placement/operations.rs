@@ -47,7 +47,10 @@ pub(crate) fn session(id: &str) -> Result<SessionId, Status> {
 fn valid_kind(kind: &str) -> bool {
     let base = super::table::base_kind(kind);
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_-".contains(&b);
-    (1..=32).contains(&base.len()) && base.bytes().all(plain) && kind.len() <= 128 && kind.bytes().all(|b| b.is_ascii_graphic())
+    (1..=32).contains(&base.len())
+        && base.bytes().all(plain)
+        && kind.len() <= 128
+        && kind.bytes().all(|b| b.is_ascii_graphic())
 }
 
 /// The linearizable answer about a session.
@@ -81,7 +84,9 @@ pub(crate) async fn create(
     zone: &str,
 ) -> Result<PlacementReply, Status> {
     if !valid_kind(kind) {
-        return Err(Status::invalid_argument("kind: 1 to 32 of a-z 0-9 _ -, then parameters after ':'; 128 bytes in all"));
+        return Err(Status::invalid_argument(
+            "kind: 1 to 32 of a-z 0-9 _ -, then parameters after ':'; 128 bytes in all",
+        ));
     }
     let unit = PlacementUnit::of(id);
     for _ in 0..TRIES {
@@ -150,7 +155,12 @@ pub(crate) async fn end(shared: &Arc<Shared>, id: &SessionId) -> Result<Placemen
 pub(crate) async fn report_epoch(shared: &Arc<Shared>, id: &SessionId, record: u64) -> Result<PlacementReply, Status> {
     let now = shared.now_ms();
     let ahead = |old: &Placement| {
-        (old.epoch < record).then(|| Placement { epoch: record + 1, moved_at_ms: now, unowned_from_ms: 0, ..old.clone() })
+        (old.epoch < record).then(|| Placement {
+            epoch: record + 1,
+            moved_at_ms: now,
+            unowned_from_ms: 0,
+            ..old.clone()
+        })
     };
     let reply = change(shared, id, ahead).await?;
     tracing::warn!(session = %id, record_epoch = record, epoch = reply.placement.as_ref().map(|p| p.epoch), "a record was ahead of the directory");

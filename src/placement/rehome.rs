@@ -125,7 +125,8 @@ pub(crate) fn plan(shared: &Shared, units: &[(PlacementUnit, Unit)], not: &Owner
     let mut chosen = vec![None; units.len()];
     let mut table = shared.table();
     for (kind, members) in kinds {
-        let takers: Vec<Taker> = table.takers(kind).into_iter().filter(|t| (&t.name, &t.boot) != (&not.0, &not.1)).collect();
+        let takers: Vec<Taker> =
+            table.takers(kind).into_iter().filter(|t| (&t.name, &t.boot) != (&not.0, &not.1)).collect();
         let nodes: Vec<Candidate> =
             takers.iter().map(|t| Candidate { name: &t.name, cap: t.cap, room: t.room }).collect();
         let names: Vec<&str> = members.iter().map(|i| units[*i].0.as_str()).collect();

@@ -40,7 +40,8 @@ const DRAIN_TELLS_EVERY: Duration = Duration::from_millis(200);
 /// # Errors
 /// The address cannot be bound, or a part of the service ended by itself.
 pub async fn run(config: PlacementConfig, kv: Kv, shutdown: impl Future<Output = ()> + Send) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(&config.listen).await.with_context(|| format!("listen = \"{}\"", config.listen))?;
+    let listener =
+        TcpListener::bind(&config.listen).await.with_context(|| format!("listen = \"{}\"", config.listen))?;
     run_on(config, kv, listener, shutdown).await
 }
 

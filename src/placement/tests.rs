@@ -54,7 +54,8 @@ async fn placement(kv: Kv, name: &str) -> Service {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let addr = listener.local_addr().expect("an address").to_string();
     let config = PlacementConfig { node: name.into(), ..PlacementConfig::default() };
-    let task = tokio::spawn(async move { run_on(config, kv, listener, std::future::pending()).await.expect("placement") });
+    let task =
+        tokio::spawn(async move { run_on(config, kv, listener, std::future::pending()).await.expect("placement") });
     Service { addr, task }
 }
 

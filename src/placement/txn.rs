@@ -46,8 +46,7 @@ pub(crate) async fn commit(
 ) -> Result<i64, Failed> {
     let mut compares = vec![term.fence()];
     compares.extend(writes.iter().map(|w| Compare::ModRev(keys::unit(&w.unit), w.on)));
-    let mut ops: Vec<Op> =
-        writes.iter().map(|w| Op::put(keys::unit(&w.unit), w.placement.encode_to_vec())).collect();
+    let mut ops: Vec<Op> = writes.iter().map(|w| Op::put(keys::unit(&w.unit), w.placement.encode_to_vec())).collect();
     ops.extend(extra);
     let failed = match shared.kv.txn(compares, ops).await {
         Ok(reply) if reply.succeeded => {
@@ -77,7 +76,10 @@ async fn reread(shared: &Arc<Shared>, writes: &[Write]) {
 }
 
 /// A linearizable read, taken into the table.
-pub(crate) async fn read(shared: &Arc<Shared>, unit: &PlacementUnit) -> Result<(Option<(Placement, i64)>, i64), KvError> {
+pub(crate) async fn read(
+    shared: &Arc<Shared>,
+    unit: &PlacementUnit,
+) -> Result<(Option<(Placement, i64)>, i64), KvError> {
     let (item, revision) = shared.kv.get(&keys::unit(unit)).await?;
     let found = item.and_then(|i| Some((Placement::decode(i.value).ok()?, i.mod_rev)));
     let mut table = shared.table();

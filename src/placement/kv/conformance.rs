@@ -87,6 +87,31 @@ async fn etcd_conforms() {
 }
 
 #[tokio::test]
+async fn etcd_says_compacted_and_refused() {
+    let mut etcd = crate::placement::testing::TestEtcd::start().await;
+    let kv = etcd.kv();
+    for _ in 0..3 {
+        kv.txn(vec![], vec![Op::put("k", "v")]).await.expect("txn");
+    }
+    let mut client = etcd_client::Client::connect([etcd.endpoint()], None).await.expect("client");
+    client.compact(4, None).await.expect("compacted");
+    let mut old = kv.watch(b"a", b"z", 2).await.expect("watch");
+    let refused = loop {
+        match old.next().await {
+            Ok(batch) => assert_eq!(batch.events, []),
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(refused, KvError::Compacted(4));
+    assert_eq!(kv.range(b"a", b"z", 0, 2).await, Err(KvError::Compacted(0)));
+    etcd.kill();
+    // the broken connection first, whose fate is unknown; then nobody listens
+    let _broken = kv.txn(vec![], vec![Op::put("k", "w")]).await;
+    let refused = kv.txn(vec![], vec![Op::put("k", "w")]).await;
+    assert!(matches!(refused, Err(KvError::Unavailable(_))), "{refused:?}");
+}
+
+#[tokio::test]
 async fn memory_compacts_and_freezes() {
     let kv = Kv::memory();
     for _ in 0..3 {

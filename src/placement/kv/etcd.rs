@@ -2,20 +2,21 @@
 //! timeout on every await, decode limits of 64 MiB, `require_leader` always, no fragments, own progress heartbeat.
 
 use std::{
-    error::Error as _,
     future::Future,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use bytes::Bytes;
 use etcd_client::{
-    Client, Compare as EtcdCompare, CompareOp, ConnectOptions, DeleteOptions, Error, EventType, GetOptions, KvClient,
-    LeaseClient, PutOptions, Txn, TxnOp, WatchClient, WatchOptions, WatchStream,
+    Client, ConnectOptions, Error, GetOptions, KvClient, LeaseClient, Txn, WatchClient, WatchOptions, WatchStream,
 };
 use tokio::time::{Instant, timeout};
 
-use super::{Batch, Compare, Item, KvError, KvEvent, Op, PROGRESS_EVERY, Page, TxnReply, WATCH_SILENCE_MAX};
+use super::{Batch, Compare, Item, KvError, Op, PROGRESS_EVERY, Page, TxnReply, WATCH_SILENCE_MAX};
+
+mod convert;
+
+use convert::{classify, compare, event, item, op, revision};
 
 /// Largest answer taken: a page of 50,000 placements of ~110 bytes is 5.5 MB, a watch catching up may bring ten.
 const DECODE_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -156,10 +157,8 @@ impl Etcd {
     }
 
     pub(super) async fn range(&self, from: &[u8], to: &[u8], limit: usize, at_rev: i64) -> Result<Page, KvError> {
-        let options = GetOptions::new()
-            .with_range(to)
-            .with_limit(i64::try_from(limit).unwrap_or(i64::MAX))
-            .with_revision(at_rev);
+        let options =
+            GetOptions::new().with_range(to).with_limit(i64::try_from(limit).unwrap_or(i64::MAX)).with_revision(at_rev);
         let call = |c: Arc<Conn>| async move { c.kv.clone().get(from, Some(options)).await };
         let mut reply = self.call(self.options.range_timeout, call).await?;
         let (revision, more) = (revision(reply.header()), reply.more());
@@ -271,60 +270,4 @@ impl EtcdWatch {
             return Ok(Batch { events, revision });
         }
     }
-}
-
-fn event(e: &etcd_client::Event) -> Option<KvEvent> {
-    let kv = e.kv()?;
-    Some(match e.event_type() {
-        EventType::Put => KvEvent::Put(item(kv.clone())),
-        EventType::Delete => KvEvent::Delete { key: kv.key().to_vec(), mod_rev: kv.mod_revision() },
-    })
-}
-
-fn item(kv: etcd_client::KeyValue) -> Item {
-    let (create_rev, mod_rev, lease) = (kv.create_revision(), kv.mod_revision(), kv.lease());
-    let (key, value) = kv.into_key_value();
-    Item { key, value: Bytes::from(value), create_rev, mod_rev, lease }
-}
-
-fn revision(header: Option<&etcd_client::ResponseHeader>) -> i64 {
-    header.map_or(0, etcd_client::ResponseHeader::revision)
-}
-
-fn compare(c: Compare) -> EtcdCompare {
-    match c {
-        Compare::ModRev(key, rev) => EtcdCompare::mod_revision(key, CompareOp::Equal, rev),
-        Compare::CreateRev(key, rev) => EtcdCompare::create_revision(key, CompareOp::Equal, rev),
-    }
-}
-
-fn op(o: Op) -> TxnOp {
-    match o {
-        Op::Put { key, value, lease } => TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease))),
-        Op::Delete { key } => TxnOp::delete(key, None),
-        Op::DeleteRange { from, to } => TxnOp::delete(from, Some(DeleteOptions::new().with_range(to))),
-    }
-}
-
-/// Refusals that etcd makes before it proposes anything to the cluster.
-const REFUSED: [&str; 4] = ["no leader", "too many requests", "no space", "too many operations"];
-
-/// What an error means for a write: only what surely was not applied is `Unavailable`.
-fn classify(e: &Error) -> KvError {
-    let Error::GRpcStatus(status) = e else { return KvError::Unknown(e.to_string()) };
-    let text = status.message();
-    if text.contains("lease not found") {
-        return KvError::LeaseGone;
-    }
-    if text.contains("has been compacted") {
-        return KvError::Compacted(0);
-    }
-    let mut source = status.source();
-    let mut unconnected = false;
-    while let Some(cause) = source {
-        unconnected |= cause.is::<tonic::ConnectError>();
-        source = cause.source();
-    }
-    let text = format!("{:?}: {text}", status.code());
-    if unconnected || REFUSED.iter().any(|r| text.contains(r)) { KvError::Unavailable(text) } else { KvError::Unknown(text) }
 }

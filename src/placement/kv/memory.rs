@@ -7,16 +7,17 @@ use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     ops::Bound,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep, timeout_at},
-};
+use tokio::{sync::watch as signal, time::timeout};
 
-use super::{Batch, Compare, Item, KvError, KvEvent, Op, PROGRESS_EVERY, Page, TxnReply, WATCH_SILENCE_MAX};
+use super::{Compare, Item, KvError, Op, Page, TxnReply};
+
+mod watch;
+
+pub use watch::MemoryWatch;
 
 /// Changes kept: 65,536 x ~200 bytes = 13 MiB.
 pub const HISTORY_MAX: usize = 65_536;
@@ -53,7 +54,7 @@ struct State {
 pub struct Memory {
     state: Mutex<State>,
     /// Revision, and whether frozen; watches wait on it.
-    signal: watch::Sender<(i64, bool)>,
+    signal: signal::Sender<(i64, bool)>,
     me: Weak<Memory>,
 }
 
@@ -76,7 +77,7 @@ impl Memory {
             next_lease: 1,
             sweeping: false,
         };
-        Arc::new_cyclic(|me| Self { state: Mutex::new(state), signal: watch::channel((1, false)).0, me: me.clone() })
+        Arc::new_cyclic(|me| Self { state: Mutex::new(state), signal: signal::channel((1, false)).0, me: me.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -86,7 +87,7 @@ impl Memory {
     /// Waits while frozen, as long as a client would.
     async fn ready(&self) -> Result<(), KvError> {
         let mut signal = self.signal.subscribe();
-        match timeout_at(Instant::now() + FROZEN_TIMEOUT, signal.wait_for(|s| !s.1)).await {
+        match timeout(FROZEN_TIMEOUT, signal.wait_for(|s| !s.1)).await {
             Ok(_) => Ok(()),
             Err(_) => Err(KvError::Unknown("no answer in time (frozen)".into())),
         }
@@ -137,7 +138,8 @@ impl Memory {
         if !holds {
             return Ok(TxnReply { succeeded: false, revision: state.rev });
         }
-        let unknown_lease = |o: &Op| matches!(o, Op::Put { lease, .. } if *lease != 0 && !state.leases.contains_key(lease));
+        let unknown_lease =
+            |o: &Op| matches!(o, Op::Put { lease, .. } if *lease != 0 && !state.leases.contains_key(lease));
         if ops.iter().any(unknown_lease) {
             return Err(KvError::LeaseGone);
         }
@@ -164,8 +166,9 @@ impl Memory {
         state.next_lease += 1;
         state.leases.insert(id, Lease { ttl, until: Instant::now() + ttl });
         if !state.sweeping {
-            state.sweeping = true;
-            tokio::spawn(sweep_leases(self.me.clone()));
+            let me = self.me.clone();
+            let started = std::thread::Builder::new().name("leases".into()).spawn(|| sweep_leases(me));
+            state.sweeping = started.is_ok();
         }
         Ok(id)
     }
@@ -280,10 +283,11 @@ impl State {
     }
 }
 
-/// Ends leases that ran out; ends itself with the store.
-async fn sweep_leases(store: Weak<Memory>) {
+/// Ends leases that ran out; ends itself with the store. A thread, because the runtime that made the first lease may be
+/// that of an owner which is killed.
+fn sweep_leases(store: Weak<Memory>) {
     loop {
-        sleep(SWEEP_EVERY).await;
+        std::thread::sleep(SWEEP_EVERY);
         let Some(store) = store.upgrade() else { return };
         if store.signal.borrow().1 {
             continue;
@@ -295,60 +299,5 @@ async fn sweep_leases(store: Weak<Memory>) {
         let rev = state.rev;
         drop(state);
         store.announce(rev);
-    }
-}
-
-/// A watch on a [`Memory`].
-#[derive(Debug)]
-pub struct MemoryWatch {
-    store: Weak<Memory>,
-    signal: watch::Receiver<(i64, bool)>,
-    from: Vec<u8>,
-    to: Vec<u8>,
-    last: i64,
-}
-
-impl MemoryWatch {
-    pub(super) async fn next(&mut self) -> Result<Batch, KvError> {
-        let silence = Instant::now() + WATCH_SILENCE_MAX;
-        let last = self.last;
-        let progress = Instant::now() + PROGRESS_EVERY;
-        loop {
-            let frozen = self.signal.borrow_and_update().1;
-            if !frozen {
-                let batch = self.take()?;
-                if !batch.events.is_empty() || Instant::now() >= progress {
-                    return Ok(batch);
-                }
-            }
-            if frozen && Instant::now() >= silence {
-                self.last = last;
-                return Err(KvError::Unknown("the watch was silent for 3 s".into()));
-            }
-            let until = if frozen { silence } else { progress };
-            match timeout_at(until, self.signal.changed()).await {
-                Ok(Err(_)) => return Err(KvError::Unavailable("the store is gone".into())),
-                Ok(Ok(())) | Err(_) => {}
-            }
-        }
-    }
-
-    /// What happened since the last batch.
-    fn take(&mut self) -> Result<Batch, KvError> {
-        let store = self.store.upgrade().ok_or_else(|| KvError::Unavailable("the store is gone".into()))?;
-        let state = store.lock();
-        if self.last + 1 < state.compacted {
-            return Err(KvError::Compacted(state.compacted));
-        }
-        let newer = state.history.partition_point(|c| c.rev <= self.last);
-        let mine = state.history.range(newer..).filter(|c| c.key >= self.from && c.key < self.to);
-        let events = mine
-            .map(|c| match &c.after {
-                Some(item) => KvEvent::Put(item.clone()),
-                None => KvEvent::Delete { key: c.key.clone(), mod_rev: c.rev },
-            })
-            .collect();
-        self.last = state.rev.max(self.last);
-        Ok(Batch { events, revision: state.rev })
     }
 }

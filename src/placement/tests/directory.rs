@@ -76,7 +76,13 @@ async fn the_cache_survives_a_stopped_etcd() {
     put(&etcd.kv(), "a", 2).await;
     sees(&watcher, "a", 2).await;
     in_state(&watcher, Cache::Synced).await;
-    let states = news.lock().expect("news").iter().filter(|c| matches!(c, Change::Synced | Change::Stale)).cloned().collect::<Vec<_>>();
+    let states = news
+        .lock()
+        .expect("news")
+        .iter()
+        .filter(|c| matches!(c, Change::Synced | Change::Stale))
+        .cloned()
+        .collect::<Vec<_>>();
     assert_eq!(states, [Change::Synced, Change::Stale, Change::Synced]);
 }
 

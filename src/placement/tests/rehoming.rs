@@ -41,6 +41,14 @@ async fn a_dead_nodes_units_go_evenly_to_the_others() {
     evenly(etcd.kv(), 1000).await;
 }
 
+/// The measurement of design 17: 45 transactions, 0.2-0.45 s on two idle cores.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+async fn measure_5600_units() {
+    let etcd = TestEtcd::start().await;
+    evenly(etcd.kv(), 5600).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_rehomes_as_etcd_does() {
     evenly(Kv::memory(), 5600).await;
@@ -87,6 +95,6 @@ async fn two_of_three_lost_at_once_wait_and_are_rehomed() {
     seed(&kv, 10, "o1", 1).await;
     let _service = placement(kv.clone(), "p1").await;
     drop((a, b));
-    let shared = until("re-homing", || shares(&kv, 1)).await;
-    assert_eq!(shared["o3"], 10);
+    // their leases may end one after the other: then the second is still taken for alive when the first is re-homed
+    until("re-homing", || async { placements(&kv).await.iter().all(|(_, p)| p.owner == "o3").then_some(()) }).await;
 }

@@ -82,7 +82,8 @@ async fn a_drained_node_hands_over_and_a_record_ahead_is_followed() {
         last = Some(job.done);
     }
     assert_eq!(last, Some(3));
-    let healed = client.report_epoch(&id("g_1"), 41, "o2", Boot(2)).await.expect("healed").placement.expect("placement");
+    let healed =
+        client.report_epoch(&id("g_1"), 41, "o2", Boot(2)).await.expect("healed").placement.expect("placement");
     assert_eq!((healed.epoch, healed.owner.as_str()), (42, "o2"));
     let again = client.report_epoch(&id("g_1"), 41, "o2", Boot(2)).await.expect("nothing to heal");
     assert_eq!(again.placement.expect("placement").epoch, 42);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::id::SessionId;
 
 fn unit(id: &str) -> PlacementUnit {
     PlacementUnit::of(&SessionId::parse(id).unwrap())
