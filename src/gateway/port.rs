@@ -3,7 +3,7 @@
 //! `connection` -> [`SessionPort`] (implemented by `gateway::sessions`), sessions -> [`Downstream`] (implemented by
 //! `gateway::outbox`). Nothing here awaits, so a caller may hold a session's lock while it delivers.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use holdfast_core::{
     id::{ConnId, Lane, SessionId},
@@ -61,6 +61,8 @@ pub trait SessionPort: Send + Sync {
     fn slow(&self, session: &SessionId, conn: ConnId);
     /// The kernel took a frame made by [`Outgoing::with_stamp`] for this client at `sent_at`. `ver` of the event or snapshot.
     fn delivered(&self, session: &SessionId, conn: ConnId, ver: u64, sent_at: Wall);
+    /// The kernel took a frame this long after it was read from a link; see [`Outgoing::read_at`].
+    fn relayed(&self, _took: Duration) {}
 }
 
 /// One client's queue, as the sessions see it. Non-blocking and bounded; a slow client is the queue's business.

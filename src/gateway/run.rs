@@ -134,8 +134,9 @@ impl Gateway {
             directory,
             pool: pool.clone(),
             metrics,
+            refused,
         });
-        let tasks = parts(&handle, &pool, &lease, reporter.map(|r| (r, refused)), &stopped);
+        let tasks = parts(&handle, &pool, &lease, reporter, &stopped);
         Ok(Self { handle, pool, lease, tasks, listening, stop_listening, stop })
     }
 
@@ -187,7 +188,7 @@ fn parts(
     handle: &GatewayHandle,
     pool: &Pool,
     lease: &Arc<GatewayLease>,
-    reporter: Option<(Reporter, mpsc::Receiver<(Arc<str>, holdfast_core::id::Boot)>)>,
+    reporter: Option<Reporter>,
     stopped: &watch::Receiver<bool>,
 ) -> JoinSet<&'static str> {
     let mut tasks = JoinSet::new();
@@ -214,10 +215,10 @@ fn parts(
         look(h, l, stop).await;
         "the numbers"
     });
-    if let Some((reporter, refused)) = reporter {
+    if let Some(reporter) = reporter {
         let stop = part(stopped);
         tasks.spawn(async move {
-            reporter.run(refused, stop).await;
+            reporter.run(stop).await;
             "the fast path"
         });
     }

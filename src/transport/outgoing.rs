@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use holdfast_core::proto::server_frame;
+use holdfast_core::{proto::server_frame, time::Mono};
 
 use super::{Form, json, proto};
 
@@ -23,6 +23,7 @@ pub struct Outgoing(Arc<Shared>);
 struct Shared {
     frame: server_frame::F,
     stamp: bool,
+    read_at: Option<Mono>,
     json: OnceLock<Bytes>,
     proto: OnceLock<Bytes>,
 }
@@ -37,7 +38,13 @@ impl Outgoing {
     /// Takes a frame; with `stamp`, the first write of it is reported by `SessionPort::delivered`.
     #[must_use]
     pub fn with_stamp(frame: server_frame::F, stamp: bool) -> Self {
-        Self(Arc::new(Shared { frame, stamp, json: OnceLock::new(), proto: OnceLock::new() }))
+        Self::relayed(frame, stamp, None)
+    }
+
+    /// As [`Outgoing::with_stamp`], for a frame made from what was read from a link at `read_at`.
+    #[must_use]
+    pub fn relayed(frame: server_frame::F, stamp: bool, read_at: Option<Mono>) -> Self {
+        Self(Arc::new(Shared { frame, stamp, read_at, json: OnceLock::new(), proto: OnceLock::new() }))
     }
 
     /// The frame.
@@ -50,6 +57,12 @@ impl Outgoing {
     #[must_use]
     pub fn stamp(&self) -> bool {
         self.0.stamp
+    }
+
+    /// When what it was made from was read from a link; the time to its write is `gateway_down`.
+    #[must_use]
+    pub fn read_at(&self) -> Option<Mono> {
+        self.0.read_at
     }
 
     /// The WebSocket message of `form`, header included; encoded by the first who asks.

@@ -12,7 +12,7 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -20,7 +20,7 @@ use std::{
 use holdfast_core::{
     id::{Boot, LinkId},
     proto::{OwnerBatch, gateway_msg, owner_msg},
-    time::Wall,
+    time::{Mono, Wall},
 };
 use tokio::{
     sync::{Notify, mpsc},
@@ -122,6 +122,8 @@ pub(super) struct Shared {
     pub clock: Clock,
     pub metrics: Arc<Metrics>,
     replayed: AtomicBool,
+    /// When the batch that is being handled was read, in microseconds of the monotonic clock.
+    read_at_us: AtomicU64,
     overflowed: AtomicBool,
     overflow: Notify,
 }
@@ -167,6 +169,12 @@ impl LinkTx {
         self.queue.max_capacity()
     }
 
+    /// When the batch that is being handled (or was, last) was read.
+    #[must_use]
+    pub fn read_at(&self) -> Mono {
+        Mono(self.shared.read_at_us.load(Ordering::Relaxed))
+    }
+
     /// Every session bound to this life of the node has been replayed: the watermark may move.
     pub fn set_replayed(&self) {
         self.shared.set_replayed();
@@ -192,6 +200,7 @@ impl LinkTx {
 
 impl Shared {
     fn new(id: LinkId, boot: Boot, node: Arc<str>, clock: Clock, metrics: Arc<Metrics>) -> Self {
+        let clock_us = clock.now().mono.0;
         Self {
             id,
             boot,
@@ -199,6 +208,7 @@ impl Shared {
             clock,
             metrics,
             replayed: AtomicBool::new(false),
+            read_at_us: AtomicU64::new(clock_us),
             overflowed: AtomicBool::new(false),
             overflow: Notify::new(),
         }
@@ -365,6 +375,8 @@ impl Link {
             return Err(End::Broken(format!("batch {} after {}", batch.seq, self.seq)));
         }
         self.seq = batch.seq;
+        let shared = &self.tx.shared;
+        shared.read_at_us.store(shared.clock.now().mono.0, Ordering::Relaxed);
         for msg in batch.msgs {
             match msg.m {
                 Some(m) => self.handle(events, m),

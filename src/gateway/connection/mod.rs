@@ -77,6 +77,8 @@ pub struct Connection {
     unknown_told: bool,
     /// Stamped frames given to the socket but not yet taken by the kernel.
     stamps: Vec<Stamped>,
+    /// When those of them that came from a link were read from it.
+    reads: Vec<Mono>,
     closing: Option<Closing>,
     /// `Detach.reason` for the sessions: 1 bye 2 lost 3 kicked 4 slow.
     reason: u32,
@@ -119,6 +121,7 @@ impl Connection {
             mistakes: (Mono(0), 0),
             unknown_told: false,
             stamps: Vec::new(),
+            reads: Vec::new(),
             closing: None,
             reason: 2,
         }
@@ -179,10 +182,14 @@ impl Connection {
 
     /// The kernel has taken everything: stamped frames have their `sent_at`.
     fn taken(&mut self) {
-        if self.stamps.is_empty() {
+        if self.stamps.is_empty() && self.reads.is_empty() {
             return;
         }
-        let sent_at = self.shared.clock.now().wall;
+        let now = self.shared.clock.now();
+        for read_at in std::mem::take(&mut self.reads) {
+            self.shared.port.relayed(now.mono.since(read_at));
+        }
+        let sent_at = now.wall;
         for stamped in std::mem::take(&mut self.stamps) {
             let sent_at = sent_at.min(stamped.latest);
             self.shared.port.delivered(&stamped.session, self.outbox.conn, stamped.ver, sent_at);
@@ -199,6 +206,7 @@ impl Connection {
             && let Some((frame, queued_at)) = state.queue.pop(now)
         {
             framed.push(frame.websocket(self.upgrade.form));
+            self.reads.extend(frame.read_at());
             if frame.stamp() {
                 let queued = Wall(now.wall.0.saturating_sub(now.mono.0.saturating_sub(queued_at.0)));
                 self.stamps.extend(stamped(frame.frame(), queued.after(SENT_AFTER_QUEUED_MAX)));

@@ -33,15 +33,17 @@ pub(super) struct Reporter {
     pub directory: Kv,
     pub pool: Pool,
     pub metrics: Arc<Metrics>,
+    /// Reports to be made.
+    pub refused: mpsc::Receiver<(Arc<str>, Boot)>,
 }
 
 impl Reporter {
-    pub async fn run(self, mut refused: mpsc::Receiver<(Arc<str>, Boot)>, mut stop: watch::Receiver<bool>) {
+    pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
         loop {
             tokio::select! {
                 biased;
                 _ = stop.changed() => return,
-                next = refused.recv() => match next {
+                next = self.refused.recv() => match next {
                     Some((node, boot)) => self.report(&node, boot).await,
                     None => return,
                 },

@@ -1,1 +1,42 @@
+//! A gateway as a whole, on a directory in memory.
 
+use std::time::Duration;
+
+use tokio::{sync::oneshot, time::timeout};
+
+use super::*;
+
+fn config() -> GatewayConfig {
+    GatewayConfig {
+        id: "gw-1".into(),
+        advertise: "127.0.0.1:1".into(),
+        admit_per_s: 5000,
+        link_token: None,
+        fast_path: true,
+        placement: Vec::new(),
+        held: HeldBudget::default(),
+        drain_max: Duration::from_secs(1),
+    }
+}
+
+#[tokio::test]
+async fn it_gets_ready_registers_and_drains() {
+    let kv = Kv::memory();
+    let (tx, rx) = oneshot::channel();
+    let directory = kv.clone();
+    let running = tokio::spawn(run(config(), Vec::new(), directory, std::future::pending(), |h| drop(tx.send(h))));
+    let handle = rx.await.unwrap();
+    let key = crate::placement::keys::gateway("gw-1");
+    let ready = async {
+        while !handle.not_ready().is_empty() || kv.get(&key).await.unwrap().0.is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(5), ready).await.unwrap();
+    assert_eq!(handle.directory().state, "synced");
+    assert!(handle.metrics().encode().contains("holdfast_connections 0"));
+    handle.drain();
+    assert_eq!(handle.not_ready(), ["draining"]);
+    timeout(Duration::from_secs(5), running).await.unwrap().unwrap().unwrap();
+    assert!(kv.get(&key).await.unwrap().0.is_none(), "the lease is revoked");
+}

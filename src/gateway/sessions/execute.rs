@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use holdfast_core::{
     id::LinkId,
-    proto::gateway_msg,
+    proto::{gateway_msg, server_frame::F},
     session::{Action, Observation},
-    time::{Now, Wall},
+    time::{Mono, Now, Wall},
 };
 
 use super::{
@@ -20,7 +20,12 @@ const ROUNDS_MAX: usize = 4;
 
 impl Sessions {
     /// Does the actions, and those that follow at once from a link that is already up.
-    pub(super) fn execute(&self, entry: &Arc<Entry>, state: &mut State, now: Now, mut out: Vec<Action>) -> Held {
+    pub(super) fn execute(
+        &self,
+        (entry, state): (&Arc<Entry>, &mut State),
+        (now, read_at): (Now, Option<Mono>),
+        mut out: Vec<Action>,
+    ) -> Held {
         let mut held = Held::default();
         for _ in 0..ROUNDS_MAX {
             if out.is_empty() {
@@ -43,7 +48,7 @@ impl Sessions {
                         held.bytes += bytes;
                         self.budget.change(entry, Held { ops: ops.into(), bytes });
                     }
-                    other => self.perform(entry, other),
+                    other => self.perform(entry, other, read_at),
                 }
             }
             drop(actions);
@@ -54,11 +59,11 @@ impl Sessions {
         held
     }
 
-    fn perform(&self, entry: &Arc<Entry>, action: Action) {
+    fn perform(&self, entry: &Arc<Entry>, action: Action, read_at: Option<Mono>) {
         match action {
-            Action::Deliver { conn, frame, stamp } => self.conns.deliver(conn, &Outgoing::with_stamp(frame, stamp)),
+            Action::Deliver { conn, frame, stamp } => self.conns.deliver(conn, &outgoing(frame, stamp, read_at)),
             Action::Fanout { conns, frame, stamp } => {
-                let frame = Outgoing::with_stamp(frame, stamp);
+                let frame = outgoing(frame, stamp, read_at);
                 conns.iter().for_each(|conn| self.conns.deliver(*conn, &frame));
             }
             Action::Resolve => self.resolver.want(entry),
@@ -91,6 +96,12 @@ impl Sessions {
         self.links.load().contains_key(&link)
     }
 
+}
+
+/// Only durable words are timed on their way down: reactions may be dropped on it.
+fn outgoing(frame: F, stamp: bool, read_at: Option<Mono>) -> Outgoing {
+    let timed = matches!(frame, F::Event(_) | F::Ack(_) | F::Nack(_));
+    Outgoing::relayed(frame, stamp, read_at.filter(|_| timed))
 }
 
 /// When an op that is forwarded for the first time came in: the session says how long ago, right after sending it.

@@ -62,7 +62,7 @@ impl Sessions {
     }
 
     fn owner_msg(&self, link: &LinkTx, entry: &Arc<Entry>, msg: M) {
-        self.drive(entry, |s, now, out| s.handle_owner_msg(now, link.id(), msg, out));
+        self.drive_at(entry, Some(link.read_at()), |s, now, out| s.handle_owner_msg(now, link.id(), msg, out));
     }
 
     /// To the sessions named, or to all that are bound to this life of the node.

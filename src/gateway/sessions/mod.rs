@@ -11,6 +11,7 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
@@ -20,7 +21,7 @@ use holdfast_core::{
     id::{Boot, ConnId, LinkId, SessionId},
     proto::{self, Code, client_frame, server_frame},
     session::{Action, Arrival, Client, Route, Session},
-    time::{Now, Wall},
+    time::{Mono, Now, Wall},
 };
 use tokio::sync::mpsc;
 
@@ -148,6 +149,16 @@ impl Sessions {
 
     /// One input: decide, do, arm the timer, let go of an idle session. `None`: the session was removed meanwhile.
     fn drive(&self, entry: &Arc<Entry>, input: impl FnOnce(&mut Session, Now, &mut Vec<Action>)) -> Option<Held> {
+        self.drive_at(entry, None, input)
+    }
+
+    /// [`Sessions::drive`] for what was read from a link at `read_at`.
+    fn drive_at(
+        &self,
+        entry: &Arc<Entry>,
+        read_at: Option<Mono>,
+        input: impl FnOnce(&mut Session, Now, &mut Vec<Action>),
+    ) -> Option<Held> {
         let mut state = entry.lock();
         if state.gone {
             return None;
@@ -156,7 +167,7 @@ impl Sessions {
         let now = self.clock.now();
         let mut out = Vec::new();
         input(&mut state.session, now, &mut out);
-        let held = self.execute(entry, &mut state, now, out);
+        let held = self.execute((entry, &mut state), (now, read_at), out);
         self.timer.arm(entry, &mut state, now.mono.after(timer::SOONEST));
         if state.session.is_idle() {
             self.remove(entry, &mut state);
@@ -275,6 +286,10 @@ impl SessionPort for Sessions {
         if let Some(entry) = self.get(session) {
             self.drive(&entry, |s, now, out| s.handle_delivered(now, conn, ver, sent_at, out));
         }
+    }
+
+    fn relayed(&self, took: Duration) {
+        self.metrics.gateway_down(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }
 }
 
