@@ -61,6 +61,9 @@ fn leading(shared: &Shared, term: Term) -> bool {
 async fn lead(shared: &Arc<Shared>, term: Term) {
     let mut tick = interval(TICK);
     let mut clean = interval(CLEAN_EVERY);
+    while leading(shared, term) && !shared.table().synced {
+        tick.tick().await;
+    }
     let fresh = Instant::now();
     let inherited: Vec<Owner> = {
         let now = shared.now_ms();
@@ -73,9 +76,6 @@ async fn lead(shared: &Arc<Shared>, term: Term) {
             _ = tick.tick() => {}
             _ = clean.tick() => { clean_up(shared, term).await; continue; }
             () = shared.wake.notified() => {}
-        }
-        if !shared.table().synced {
-            continue;
         }
         let orphaned = {
             let now = shared.now_ms();
@@ -108,8 +108,7 @@ async fn release(
         let silent = silence.is_some_and(|(at, silent)| silent > ttl / 2 && at.elapsed() < ttl);
         let hold = (mass || silent || suspicious(&owner)) && vanished.at.elapsed() < ttl;
         async move {
-            let addr = vanished.info.as_ref().map(|i| i.addr.clone());
-            let over = !hold || matches!(addr, Some(a) if probe::refused(&a).await);
+            let over = !hold || probe::refused(&vanished.info.addr).await;
             over.then_some((owner, vanished))
         }
     });

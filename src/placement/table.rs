@@ -43,14 +43,14 @@ pub(crate) struct Vanished {
     pub(crate) at: Instant,
     /// The same as milliseconds since the Unix epoch.
     pub(crate) at_ms: u64,
-    /// Its last registration; `None` = it was gone before this process knew it.
-    pub(crate) info: Option<NodeInfo>,
+    /// Its last registration; without an address if it was gone before this process knew it.
+    pub(crate) info: NodeInfo,
 }
 
 impl Vanished {
     /// TTL of its lease.
     pub(crate) fn ttl(&self) -> Duration {
-        node_lease(self.info.as_ref().map_or(&[], |i| i.kinds.as_slice())).0
+        node_lease(&self.info.kinds).0
     }
 }
 
@@ -168,7 +168,7 @@ impl Table {
         tracing::warn!(node = %name, boot = %Boot(info.boot), "node lost");
         let at = Instant::now();
         self.vanished.retain(|_, v| v.at.elapsed() < VANISHED_KEPT);
-        self.vanished.insert((name, Boot(info.boot)), Vanished { at, at_ms, info: Some(info) });
+        self.vanished.insert((name, Boot(info.boot)), Vanished { at, at_ms, info });
     }
 
     pub(crate) fn list_started(&mut self) {
@@ -207,11 +207,21 @@ impl Table {
         all.sort_unstable();
         all.into_iter()
             .map(|owner| {
-                let unseen = Vanished { at: Instant::now(), at_ms, info: None };
-                let vanished = self.vanished.entry(owner.clone()).or_insert(unseen).clone();
+                if !self.vanished.contains_key(&owner) {
+                    let info = NodeInfo { kinds: self.kinds_of(&owner), ..NodeInfo::default() };
+                    self.vanished.insert(owner.clone(), Vanished { at: Instant::now(), at_ms, info });
+                }
+                let vanished = self.vanished[&owner].clone();
                 (owner, vanished)
             })
             .collect()
+    }
+
+    /// Kinds a life was given: its lease was at most that of the shortest among them.
+    fn kinds_of(&self, owner: &Owner) -> Vec<String> {
+        let units = self.owners.get(owner).into_iter().flatten().filter_map(|u| self.units.get(u));
+        let kinds: HashSet<&str> = units.map(|u| base_kind(&u.placement.kind)).collect();
+        kinds.into_iter().map(str::to_owned).collect()
     }
 
     /// A new leader starts every wait anew (design 8.2).

@@ -217,13 +217,14 @@ impl Directory {
         }
     }
 
-    /// The list is complete: sweeps what neither it nor anything newer touched, unless that is more than half.
+    /// The list is complete: sweeps what neither it nor anything newer touched, unless more than half of the
+    /// units are missing.
     pub fn handle_list_done(&mut self, now: Mono) -> Swept {
         self.handle_progress(now);
         self.state = State::Synced;
-        let known = self.entries.len() + self.nodes.len();
-        let untouched = self.entries.values().filter(|e| e.list < self.list).count();
-        let gone = untouched + self.nodes.values().filter(|n| n.list < self.list).count();
+        // nodes come and go by their leases; a directory that lost its units lost more than a node
+        let known = self.entries.len();
+        let gone = self.entries.values().filter(|e| e.list < self.list).count();
         if gone * 2 > known {
             self.guarded = Some(Guarded { gone, known });
             return Swept { guarded: self.guarded, ..Swept::default() };

@@ -98,3 +98,13 @@ async fn two_of_three_lost_at_once_wait_and_are_rehomed() {
     // their leases may end one after the other: then the second is still taken for alive when the first is re-homed
     until("re-homing", || async { placements(&kv).await.iter().all(|(_, p)| p.owner == "o3").then_some(()) }).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_leader_rehomes_what_it_finds_without_an_owner() {
+    let etcd = TestEtcd::start().await;
+    let kv = etcd.kv();
+    let _left = node(&kv, "o2", 2, 100).await;
+    seed(&kv, 10, "o1", 1).await;
+    let _service = placement(kv.clone(), "p1").await;
+    assert_eq!(until("re-homing", || shares(&kv, 1)).await["o2"], 10);
+}

@@ -102,6 +102,21 @@ fn a_sweep_takes_half_and_no_more() {
 }
 
 #[test]
+fn nodes_go_with_their_leases_but_not_with_the_whole_directory() {
+    let mut d = Directory::default();
+    d.handle_list_started();
+    d.merge_node("o1", node(7, "h:1"), 2);
+    d.handle_list_done(Mono(0));
+    d.handle_list_started();
+    d.merge(&unit("a"), at(1, "o1", 7, 3));
+    assert_eq!(d.handle_list_done(Mono(0)).nodes, [("o1".into(), Boot(7))]);
+    d.merge_node("o1", node(7, "h:1"), 4);
+    d.handle_list_started();
+    assert!(d.handle_list_done(Mono(0)).guarded.is_some());
+    assert!(d.node("o1").is_some());
+}
+
+#[test]
 fn a_deleted_key_is_read_again() {
     let mut d = Directory::default();
     d.merge(&unit("a"), at(1, "o1", 1, 5));

@@ -67,12 +67,12 @@ pub struct Counters {
     pub swept: u64,
 }
 
-/// More than half of the entries were missing from one list: nothing was swept.
+/// More than half of the units were missing from one list: nothing was swept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guarded {
-    /// Entries the list did not have.
+    /// Units the list did not have.
     pub gone: usize,
-    /// Entries known before.
+    /// Units known before.
     pub known: usize,
 }
 
