@@ -6,6 +6,8 @@ use tokio::{sync::oneshot, time::timeout};
 
 use super::*;
 
+mod crash;
+
 fn config() -> GatewayConfig {
     GatewayConfig {
         id: "gw-1".into(),
