@@ -23,6 +23,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod txn;
+mod unknown;
 pub mod watch;
 
 pub use config::{LEADER_TTL, PlacementConfig};

@@ -2,20 +2,24 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use holdfast_core::{
     directory::PlacementUnit,
     id::{Boot, SessionId},
-    proto::{Placement, PlacementReply, placement::State},
+    proto::{NodeInfo, Placement, PlacementReply, placement::State},
 };
+use prost::Message as _;
 use tonic::Status;
 
 use super::{
     keys,
+    kv::{Compare, Op},
     leader::{Role, Term},
     rehome,
     shared::Shared,
     table::{Owner, Taker, Unit},
     txn::{Failed, Write, commit, read},
+    unknown,
 };
 
 /// Tries of one operation against writers that were faster.
@@ -56,8 +60,8 @@ fn valid_kind(kind: &str) -> bool {
 /// The linearizable answer about a session.
 pub(crate) async fn locate(shared: &Arc<Shared>, id: &SessionId) -> Result<PlacementReply, Status> {
     let (found, revision) = read(shared, &PlacementUnit::of(id)).await.map_err(unavailable)?;
-    let (placement, _) = found.ok_or_else(|| Status::not_found(format!("no session {id}")))?;
-    Ok(reply(shared, id, placement, revision))
+    let found = found.ok_or_else(|| Status::not_found(format!("no session {id}")))?;
+    Ok(reply(shared, id, found.placement, revision))
 }
 
 fn reply(shared: &Shared, id: &SessionId, placement: Placement, revision: i64) -> PlacementReply {
@@ -108,7 +112,7 @@ pub(crate) async fn create(
             kind: kind.into(),
             unowned_from_ms: 0,
         };
-        let write = Write { unit: unit.clone(), placement: placement.clone(), on: 0 };
+        let write = Write { unit: unit.clone(), placement: placement.clone(), unknown: Bytes::new(), on: 0 };
         let result = commit(shared, term, &[write], None).await;
         shared.table().release(&placement.owner);
         match result {
@@ -163,7 +167,9 @@ pub(crate) async fn report_epoch(shared: &Arc<Shared>, id: &SessionId, record: u
         })
     };
     let reply = change(shared, id, ahead).await?;
-    tracing::warn!(session = %id, record_epoch = record, epoch = reply.placement.as_ref().map(|p| p.epoch), "a record was ahead of the directory");
+    if reply.placement.as_ref().is_some_and(|p| p.epoch == record + 1) {
+        tracing::warn!(session = %id, record_epoch = record, "a record was ahead of the directory");
+    }
     Ok(reply)
 }
 
@@ -177,9 +183,9 @@ async fn change(
     for _ in 0..TRIES {
         let term = term(shared)?;
         let (found, revision) = read(shared, &unit).await.map_err(unavailable)?;
-        let (old, on) = found.ok_or_else(|| Status::not_found(format!("no session {id}")))?;
-        let Some(placement) = decide(&old) else { return Ok(reply(shared, id, old, revision)) };
-        let write = Write { unit: unit.clone(), placement: placement.clone(), on };
+        let old = found.ok_or_else(|| Status::not_found(format!("no session {id}")))?;
+        let Some(placement) = decide(&old.placement) else { return Ok(reply(shared, id, old.placement, revision)) };
+        let write = Write { unit: unit.clone(), placement: placement.clone(), unknown: old.unknown, on: old.mod_rev };
         match commit(shared, term, &[write], None).await {
             Ok(revision) => return Ok(reply(shared, id, placement, revision)),
             Err(Failed::Conflict) => {}
@@ -223,7 +229,7 @@ async fn hand_over(
     let now = shared.now_ms();
     let unowned_from_ms = if taker.is_some() { 0 } else { now };
     let placement = rehome::next(&known.placement, taker.as_ref(), now, unowned_from_ms);
-    let write = Write { unit: unit.clone(), placement, on: known.mod_rev };
+    let write = Write { unit: unit.clone(), placement, unknown: known.unknown.clone(), on: known.mod_rev };
     let result = commit(shared, term, &[write], None).await.map(|_| ());
     if let Some(taker) = taker {
         shared.table().release(&taker.name);
@@ -233,28 +239,25 @@ async fn hand_over(
 
 /// Marks a node as draining in its own registration; it sees that and hands its sessions over. The life that drains.
 pub(crate) async fn mark_draining(shared: &Arc<Shared>, node: &str) -> Result<Owner, Status> {
-    use prost::Message as _;
     for _ in 0..TRIES {
         let term = term(shared)?;
-        let (mut info, mod_rev) = {
-            let table = shared.table();
-            let (info, rev) = table.node(node).ok_or_else(|| Status::not_found(format!("no node {node}")))?;
-            (info.clone(), rev)
-        };
+        let (item, _) = shared.kv.get(&keys::node(node)).await.map_err(unavailable)?;
+        let item = item.ok_or_else(|| Status::not_found(format!("no node {node}")))?;
+        let unknown = unknown::fields(&item.value, unknown::NODE_KNOWN);
+        let mut info = NodeInfo::decode(item.value).map_err(|e| Status::internal(e.to_string()))?;
         let owner: Owner = (node.into(), Boot(info.boot));
         if info.draining {
             return Ok(owner);
         }
         info.draining = true;
-        let guard = vec![term.fence(), super::kv::Compare::ModRev(keys::node(node), mod_rev)];
-        let put = super::kv::Op::Put { key: keys::node(node), value: info.encode_to_vec().into(), lease: info.lease };
+        let guard = vec![term.fence(), Compare::ModRev(keys::node(node), item.mod_rev)];
+        let put = Op::Put { key: keys::node(node), value: unknown::encode(&info, &unknown), lease: item.lease };
         let reply = shared.kv.txn(guard, vec![put]).await.map_err(unavailable)?;
         if reply.succeeded {
             let now = shared.now_ms();
             shared.table().put_node(node, info, reply.revision, now);
             return Ok(owner);
         }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
     Err(Status::aborted("the node's registration kept changing"))
 }

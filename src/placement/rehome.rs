@@ -210,6 +210,7 @@ async fn place(
         .map(|((unit, u), to)| Write {
             unit: unit.clone(),
             placement: next(&u.placement, to.as_ref(), now, unowned_from_ms),
+            unknown: u.unknown.clone(),
             on: u.mod_rev,
         })
         .collect();

@@ -20,6 +20,7 @@ use super::{
     kv::{Item, Kv, KvEvent},
     leader::Role,
     table::Table,
+    unknown,
 };
 use crate::clock::Clock;
 
@@ -85,8 +86,9 @@ impl Shared {
 fn put(table: &mut Table, item: Item, now: u64) {
     match DirKey::parse(&item.key) {
         Some(DirKey::Unit(unit)) => {
-            if let Ok(placement) = Placement::decode(item.value) {
-                table.put_unit(unit, placement, item.mod_rev);
+            if let Ok(placement) = Placement::decode(item.value.clone()) {
+                let unknown = unknown::fields(&item.value, unknown::PLACEMENT_KNOWN);
+                table.put_unit(unit, placement, unknown, item.mod_rev);
             }
         }
         Some(DirKey::Node(name)) => {

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use holdfast_core::{
     directory::PlacementUnit,
     id::Boot,
@@ -26,6 +27,8 @@ pub(crate) type Owner = (Arc<str>, Boot);
 pub(crate) struct Unit {
     pub(crate) placement: Placement,
     pub(crate) mod_rev: i64,
+    /// Fields of a newer version, encoded.
+    pub(crate) unknown: Bytes,
     list: u64,
 }
 
@@ -98,7 +101,7 @@ impl Table {
     }
 
     /// Takes in what etcd has; older news are ignored.
-    pub(crate) fn put_unit(&mut self, unit: PlacementUnit, placement: Placement, mod_rev: i64) {
+    pub(crate) fn put_unit(&mut self, unit: PlacementUnit, placement: Placement, unknown: Bytes, mod_rev: i64) {
         let list = self.list;
         if let Some(old) = self.units.get_mut(&unit) {
             old.list = list;
@@ -110,7 +113,7 @@ impl Table {
             self.owners.entry(owner).or_default().insert(unit.clone());
         }
         let new_owner = active_owner(&placement);
-        let old = self.units.insert(unit.clone(), Unit { placement, mod_rev, list });
+        let old = self.units.insert(unit.clone(), Unit { placement, mod_rev, unknown, list });
         if let Some(owner) = old.and_then(|o| active_owner(&o.placement))
             && Some(&owner) != new_owner.as_ref()
         {

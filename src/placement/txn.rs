@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use holdfast_core::{directory::PlacementUnit, proto::Placement};
 use prost::Message as _;
@@ -11,6 +12,7 @@ use super::{
     kv::{Compare, KvError, Op, TXN_OPS_MAX},
     leader::Term,
     shared::Shared,
+    unknown,
 };
 
 /// Units of one transaction: etcd's limit of operations, less the leader's compare.
@@ -24,6 +26,8 @@ const REREADS: usize = 16;
 pub(crate) struct Write {
     pub(crate) unit: PlacementUnit,
     pub(crate) placement: Placement,
+    /// Fields of a newer version, encoded: kept.
+    pub(crate) unknown: Bytes,
     /// `mod_revision` it was decided on; 0 = absent.
     pub(crate) on: i64,
 }
@@ -46,13 +50,14 @@ pub(crate) async fn commit(
 ) -> Result<i64, Failed> {
     let mut compares = vec![term.fence()];
     compares.extend(writes.iter().map(|w| Compare::ModRev(keys::unit(&w.unit), w.on)));
-    let mut ops: Vec<Op> = writes.iter().map(|w| Op::put(keys::unit(&w.unit), w.placement.encode_to_vec())).collect();
+    let mut ops: Vec<Op> =
+        writes.iter().map(|w| Op::put(keys::unit(&w.unit), unknown::encode(&w.placement, &w.unknown))).collect();
     ops.extend(extra);
     let failed = match shared.kv.txn(compares, ops).await {
         Ok(reply) if reply.succeeded => {
             let mut table = shared.table();
             for w in writes {
-                table.put_unit(w.unit.clone(), w.placement.clone(), reply.revision);
+                table.put_unit(w.unit.clone(), w.placement.clone(), w.unknown.clone(), reply.revision);
             }
             return Ok(reply.revision);
         }
@@ -75,17 +80,25 @@ async fn reread(shared: &Arc<Shared>, writes: &[Write]) {
         .await;
 }
 
-/// A linearizable read, taken into the table.
-pub(crate) async fn read(
-    shared: &Arc<Shared>,
-    unit: &PlacementUnit,
-) -> Result<(Option<(Placement, i64)>, i64), KvError> {
+/// A linearizable read, taken into the table: what is there, if anything, and the revision it was read at.
+pub(crate) async fn read(shared: &Arc<Shared>, unit: &PlacementUnit) -> Result<(Option<Found>, i64), KvError> {
     let (item, revision) = shared.kv.get(&keys::unit(unit)).await?;
-    let found = item.and_then(|i| Some((Placement::decode(i.value).ok()?, i.mod_rev)));
+    let found = item.and_then(|i| {
+        let unknown = unknown::fields(&i.value, unknown::PLACEMENT_KNOWN);
+        Some(Found { placement: Placement::decode(i.value).ok()?, unknown, mod_rev: i.mod_rev })
+    });
     let mut table = shared.table();
     match &found {
-        Some((placement, mod_rev)) => table.put_unit(unit.clone(), placement.clone(), *mod_rev),
+        Some(f) => table.put_unit(unit.clone(), f.placement.clone(), f.unknown.clone(), f.mod_rev),
         None => table.remove_unit(unit, revision + 1),
     }
     Ok((found, revision))
+}
+
+/// What etcd has of a unit.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) placement: Placement,
+    pub(crate) unknown: Bytes,
+    pub(crate) mod_rev: i64,
 }
