@@ -27,6 +27,7 @@ pub(super) fn gateway(file: Option<&Path>) -> anyhow::Result<()> {
     let config: config::Gateway = config::load(file)?;
     let (run, listeners) = (config.run_config()?, config.listeners()?);
     block_on(async move |shutdown| {
+        let etcd = config.directory.endpoints.join(", ");
         let directory = Kv::etcd(config.directory.endpoints, Options::default());
         let admin = Admin::bind(&config.admin).await?;
         let (started, handle) = oneshot::channel();
@@ -40,7 +41,7 @@ pub(super) fn gateway(file: Option<&Path>) -> anyhow::Result<()> {
                 tracing::info!(gateway = name, listen = config.listen, admin = config.admin, "listening");
                 let source = Arc::new(handle);
                 let _serving = admin.serve(source.clone());
-                wait_ready("gateway", || std::future::ready(source.not_ready())).await;
+                wait_ready("gateway", &etcd, || std::future::ready(source.not_ready())).await;
             }
             std::future::pending::<()>().await;
         };
@@ -54,9 +55,10 @@ pub(super) fn gateway(file: Option<&Path>) -> anyhow::Result<()> {
 pub(super) fn placement(file: Option<&Path>) -> anyhow::Result<()> {
     let config: config::Placement = config::load(file)?;
     block_on(async move |shutdown| {
+        let etcd = config.directory.endpoints.join(", ");
         let directory = Kv::etcd(config.directory.endpoints.clone(), Options::default());
         let admin = Admin::bind(&config.admin).await?;
-        let registered = Registered { role: "placement", node: &config.node, key: keys::LEADER.into() };
+        let registered = Registered { role: "placement", node: &config.node, etcd: &etcd, key: keys::LEADER.into() };
         let watching = registered.watch(&directory, admin);
         tokio::select! {
             ended = placement::run(config.run_config(), directory.clone(), shutdown.wait()) => ended,
@@ -68,13 +70,14 @@ pub(super) fn placement(file: Option<&Path>) -> anyhow::Result<()> {
 pub(super) fn owner(file: Option<&Path>) -> anyhow::Result<()> {
     let config: config::Owner = config::load(file)?;
     block_on(async move |shutdown| {
+        let etcd = config.directory.endpoints.join(", ");
         let directory = Kv::etcd(config.directory.endpoints.clone(), Options::default());
         let store = match config.store.kind {
             StoreKind::Etcd => Kv::etcd(config.store.endpoints.clone(), Options::default()),
             StoreKind::Memory => Kv::memory(),
         };
         let admin = Admin::bind(&config.admin).await?;
-        let registered = Registered { role: "owner", node: &config.node, key: keys::node(&config.node) };
+        let registered = Registered { role: "owner", node: &config.node, etcd: &etcd, key: keys::node(&config.node) };
         let watching = registered.watch(&directory, admin);
         tokio::select! {
             ended = owner::run(config.run_config(directory.clone(), store)?, shutdown.wait()) => ended,
@@ -112,6 +115,8 @@ impl Admin {
 struct Registered<'a> {
     role: &'static str,
     node: &'a str,
+    /// The directory's endpoints, for messages.
+    etcd: &'a str,
     key: Vec<u8>,
 }
 
@@ -130,14 +135,14 @@ impl Registered<'_> {
             source.set(reasons.clone());
             reasons
         };
-        wait_ready(self.role, look).await;
+        wait_ready(self.role, self.etcd, look).await;
         // Once ready, only the process's own end makes it unready: a directory outage must not (design 6.8).
         std::future::pending::<()>().await;
     }
 }
 
 /// Waits until `look` finds no reason; says now and then that it still tries, and why.
-async fn wait_ready<F: Future<Output = Vec<String>>>(role: &str, mut look: impl FnMut() -> F) {
+async fn wait_ready<F: Future<Output = Vec<String>>>(role: &str, etcd: &str, mut look: impl FnMut() -> F) {
     let mut looks = 0;
     loop {
         let reasons = look().await;
@@ -145,7 +150,7 @@ async fn wait_ready<F: Future<Output = Vec<String>>>(role: &str, mut look: impl 
             return tracing::info!("{role}: ready");
         }
         if looks % SAY_LOOKS == SAY_LOOKS / 4 {
-            tracing::warn!("{role}: not ready, and keeps trying: {}", reasons.join("; "));
+            tracing::warn!("{role}: not ready, and keeps trying etcd at {etcd}: {}", reasons.join("; "));
         }
         looks += 1;
         sleep(LOOK_EVERY).await;
