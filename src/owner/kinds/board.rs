@@ -3,9 +3,11 @@
 //! Moves come in UCI; castling is taken as `e1g1` (standard) and as `e1h1` (king takes rook), and recorded as `e1g1`.
 
 use cozy_chess::{
-    BitBoard, Board, Color, File, Move, Piece, Rank, Square,
+    BitBoard, Board, Color, Move, Piece, Rank, Square,
     util::{display_uci_move, parse_uci_move},
 };
+
+use super::san::san;
 
 /// Longest game in plies; the longest tournament game on record has 538 plies. A snapshot then lists 1,000 moves in
 /// about 8 KB, below the payload limit of 16 KiB.
@@ -167,60 +169,6 @@ fn is_dead(board: &Board) -> bool {
     rest.is_empty() && (minors.len() <= 1 || (minors == bishops && one_colour(bishops)))
 }
 
-fn san(board: &Board, mv: Move, next: &Board) -> String {
-    let mut out = san_move(board, mv);
-    if !next.checkers().is_empty() {
-        out.push(if next.generate_moves(|_| true) { '+' } else { '#' });
-    }
-    out
-}
-
-fn san_move(board: &Board, mv: Move) -> String {
-    let Some(piece) = board.piece_on(mv.from) else { return String::new() };
-    let us = board.side_to_move();
-    let castles = board.color_on(mv.to) == Some(us);
-    if castles {
-        return if mv.to.file() > mv.from.file() { "O-O" } else { "O-O-O" }.to_owned();
-    }
-    let en_passant = piece == Piece::Pawn && mv.from.file() != mv.to.file();
-    let captures = en_passant || board.color_on(mv.to).is_some();
-    let mut out = String::with_capacity(8);
-    if piece == Piece::Pawn {
-        if captures {
-            out.push_str(&mv.from.file().to_string());
-        }
-    } else {
-        out.push_str(&piece.to_string().to_uppercase());
-        out.push_str(&disambiguation(board, mv, piece));
-    }
-    if captures {
-        out.push('x');
-    }
-    out.push_str(&mv.to.to_string());
-    if let Some(promotion) = mv.promotion {
-        out.push('=');
-        out.push_str(&promotion.to_string().to_uppercase());
-    }
-    out
-}
-
-/// File, rank or both of the mover, where another piece of its kind could go to the same square.
-fn disambiguation(board: &Board, mv: Move, piece: Piece) -> String {
-    let twins = board.colored_pieces(board.side_to_move(), piece) ^ mv.from.bitboard();
-    let rivals: Vec<Square> = twins.into_iter().filter(|from| board.is_legal(Move { from: *from, ..mv })).collect();
-    let shares = |f: &dyn Fn(&Square) -> bool| rivals.iter().any(f);
-    let (file, rank): (File, Rank) = (mv.from.file(), mv.from.rank());
-    if rivals.is_empty() {
-        String::new()
-    } else if !shares(&|s| s.file() == file) {
-        file.to_string()
-    } else if !shares(&|s| s.rank() == rank) {
-        rank.to_string()
-    } else {
-        mv.from.to_string()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use cozy_chess::util::parse_san_move;
@@ -277,7 +225,7 @@ mod tests {
     fn every_end_is_seen() {
         assert_eq!(after("f2f3 e7e5 g2g4 d8h4").1, Some(End::Mate));
         let knights = "g1f3 g8f6 f3g1 f6g8 ";
-        assert_eq!(after(&knights.repeat(1)).1, None);
+        assert_eq!(after(knights).1, None);
         assert_eq!(after(&knights.repeat(2)).1, Some(End::Repetition));
         let stalemate =
             "e2e3 a7a5 d1h5 a8a6 h5a5 h7h5 h2h4 a6h6 a5c7 f7f6 c7d7 e8f7 d7b7 d8d3 b7b8 d3h7 b8c8 f7g6 c8e6";
@@ -296,8 +244,8 @@ mod tests {
 
     #[test]
     fn fifty_moves_end_a_game() {
-        let mut position = Position::default();
-        position.board = Board::from_fen("8/8/4k3/8/8/3K4/7R/8 w - - 99 90", false).expect("fen");
+        let board = Board::from_fen("8/8/4k3/8/8/3K4/7R/8 w - - 99 90", false).expect("fen");
+        let position = Position { board, ..Position::default() };
         assert_eq!(position.preview("h2h1").and_then(|p| p.end), Some(End::Fifty));
         assert_eq!(position.preview("h2h9"), None);
     }

@@ -4,6 +4,7 @@
 //! stamped at the edge by one gateway process, less a credit for the network. Credit is paid from a quota, so that a
 //! slow line is never punished and a player who invents lag runs out of it.
 
+use holdfast_core::proto::Stamp;
 use serde::{Deserialize, Serialize};
 
 /// One second.
@@ -141,6 +142,13 @@ impl Clock {
         self.remaining_us[side] = remaining_us;
         self.quota_us[side] = quota_us.unwrap_or(self.quota_us[side]);
     }
+}
+
+/// The round trip that lag credit may believe: smoothed, never above a full exchange seen (design 5.3).
+#[must_use]
+pub fn rtt_us(stamp: &Stamp) -> u64 {
+    let bound = if stamp.rtt_bound_us == 0 { u32::MAX } else { stamp.rtt_bound_us };
+    u64::from(stamp.srtt_us.min(bound))
 }
 
 #[cfg(test)]

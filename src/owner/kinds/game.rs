@@ -17,7 +17,7 @@ use holdfast_core::{
 
 use super::{
     board::{Played, Position},
-    clock::{Clock, Control, SECOND_US},
+    clock::{Clock, Control, SECOND_US, rtt_us},
     code,
     game_events::{DrawWord, Event, Facts, Op, Outcome, Saved, Shown, Sides, read_op},
     shown,
@@ -279,12 +279,6 @@ fn seat(held: &HeldOp) -> Result<usize, Reject> {
         let detail = format!("participant: {:?}; white or black is required", shown(&held.participant));
         Reject::app(code::NOT_YOUR_SEAT, detail)
     })
-}
-
-/// The round trip that lag credit may believe: smoothed, never above a full exchange seen (design 5.3).
-fn rtt_us(stamp: &Stamp) -> u64 {
-    let bound = if stamp.rtt_bound_us == 0 { u32::MAX } else { stamp.rtt_bound_us };
-    u64::from(stamp.srtt_us.min(bound))
 }
 
 fn source(stamp: &Stamp) -> String {

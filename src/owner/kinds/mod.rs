@@ -11,6 +11,7 @@ pub mod edit;
 mod game;
 mod game_events;
 mod meeting;
+mod san;
 
 use holdfast_core::{
     id::SessionId,

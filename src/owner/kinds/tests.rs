@@ -102,7 +102,7 @@ fn flags_need_evidence_or_the_backstop() {
     assert_eq!((deadline.participant.as_str(), deadline.after_ver), ("black", 1));
     assert_eq!(deadline.budget_us, 61_170_000);
     assert_eq!(deadline.at_us, game.wall_us + 71_170_000);
-    let mut claim =
+    let claim =
         |game: &mut Bench, arrived| game.stamped("black", 0, b"", &stamp(1, 1_000_000, arrived, 0), Origin::Deadline);
     assert_eq!(app_code(claim(&mut game, 62_169_999)), code::NO_FLAG);
     let now = |us| Now { mono: Mono(0), wall: Wall(us) };
