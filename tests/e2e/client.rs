@@ -1,0 +1,326 @@
+//! A client that speaks the JSON form of design 4 and nothing else.
+
+use std::collections::VecDeque;
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use futures_util::{SinkExt as _, StreamExt as _};
+use serde_json::{Value, json};
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::{TcpSocket, TcpStream},
+    time::timeout,
+};
+use tokio_tungstenite::{
+    WebSocketStream, client_async,
+    tungstenite::{Message, client::IntoClientRequest as _, http::HeaderValue},
+};
+
+use super::process::DEADLINE;
+
+/// What the server said.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Heard {
+    /// A frame.
+    Frame(Value),
+    /// The end: close code and reason; (1006, why) without a close frame.
+    Closed(u16, String),
+}
+
+/// A client nobody looks at just now.
+pub struct Resting {
+    client: tokio::task::JoinHandle<Client>,
+    stop: tokio::sync::oneshot::Sender<()>,
+}
+
+impl Resting {
+    /// The client, with everything it heard meanwhile still to be heard.
+    pub async fn back(self) -> Client {
+        let _ = self.stop.send(());
+        self.client.await.expect("it was closed")
+    }
+}
+
+/// A connection and the sender's side of one lane.
+pub struct Client {
+    pub ws: WebSocketStream<TcpStream>,
+    addr: String,
+    token: String,
+    pub lane: String,
+    conn_seq: u64,
+    inbox: VecDeque<Value>,
+    /// Highest seq sent.
+    pub seq: u64,
+    /// Highest seq known to be settled.
+    pub settled: u64,
+    /// Newest (epoch, ver) heard of the session, as attach wants it.
+    pub seen: (u64, u64),
+}
+
+impl Client {
+    /// An open WebSocket; nothing is said yet.
+    pub async fn connect(addr: &str) -> Self {
+        Self::connect_from(addr, TcpSocket::new_v4().unwrap()).await
+    }
+
+    /// As [`open`](Self::open), with a receive buffer of so many bytes.
+    pub async fn open_small(addr: &str, token: &str, bytes: u32) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(bytes).unwrap();
+        let mut client = Self::connect_from(addr, socket).await;
+        client.token = token.into();
+        client.hello().await;
+        client
+    }
+
+    async fn connect_from(addr: &str, socket: TcpSocket) -> Self {
+        let mut request = format!("ws://{addr}/v1/ws").into_client_request().unwrap();
+        request.headers_mut().insert("sec-websocket-protocol", HeaderValue::from_static("holdfast.v1.json"));
+        let open = async {
+            let socket = socket.connect(addr.parse().unwrap()).await.unwrap();
+            client_async(request, socket).await.unwrap().0
+        };
+        let ws = timeout(DEADLINE, open).await.expect("no upgrade");
+        let lane = URL_SAFE_NO_PAD.encode(format!("{:08x}", rand::random::<u32>()));
+        Self {
+            ws,
+            addr: addr.into(),
+            token: String::new(),
+            lane,
+            conn_seq: 1,
+            inbox: VecDeque::new(),
+            seq: 0,
+            settled: 0,
+            seen: (0, 0),
+        }
+    }
+
+    /// Connects and gets its welcome.
+    pub async fn open(addr: &str, token: &str) -> Self {
+        let mut client = Self::connect(addr).await;
+        client.token = token.into();
+        client.hello().await;
+        client
+    }
+
+    /// A new connection of the same lane.
+    pub async fn reconnect(self, addr: &str) -> Self {
+        let Self { lane, token, seq, settled, seen, .. } = self;
+        let conn_seq = self.conn_seq + 1;
+        let mut client = Self { lane, token, seq, settled, seen, conn_seq, ..Self::connect(addr).await };
+        client.hello().await;
+        client
+    }
+
+    async fn hello(&mut self) {
+        let hello = json!({"t": "hello", "token": self.token, "lane": self.lane, "conn_seq": self.conn_seq});
+        self.say(&hello).await;
+        self.expect("welcome", |_| true).await;
+    }
+
+    /// Leaves the client alone: it goes on reading and answering pings, as a client must, until it is wanted back.
+    pub fn rest(mut self) -> Resting {
+        let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
+        let client = tokio::spawn(async move {
+            let mut kept = VecDeque::new();
+            loop {
+                tokio::select! {
+                    _ = &mut stopped => {
+                        kept.append(&mut self.inbox);
+                        self.inbox = kept;
+                        return self;
+                    }
+                    heard = self.next() => match heard {
+                        Heard::Frame(frame) => kept.push_back(frame),
+                        Heard::Closed(code, reason) => panic!("closed while resting: {code} {reason}"),
+                    },
+                }
+            }
+        });
+        Resting { client, stop }
+    }
+
+    /// Where it is connected.
+    pub fn addr(&self) -> &str {
+        &self.addr
+    }
+
+    /// Sends one frame.
+    pub async fn say(&mut self, frame: &Value) {
+        self.text(frame.to_string()).await;
+    }
+
+    /// Sends any text as one message. A connection that is gone already is for the reading side to tell.
+    pub async fn text(&mut self, text: String) {
+        let _ = timeout(DEADLINE, self.ws.send(Message::text(text))).await.expect("cannot write");
+    }
+
+    /// Sends any bytes on the socket beneath the WebSocket.
+    pub async fn bytes(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        timeout(DEADLINE, self.ws.get_mut().write_all(bytes)).await.expect("cannot write")
+    }
+
+    /// The next frame or the end. Pings are answered.
+    pub async fn hear(&mut self) -> Heard {
+        timeout(DEADLINE, self.next()).await.expect("nothing heard")
+    }
+
+    async fn next(&mut self) -> Heard {
+        loop {
+            if let Some(frame) = self.inbox.pop_front() {
+                match frame["t"].as_str() {
+                    Some("ping") => self.say(&json!({"t": "pong", "n": frame["n"]})).await,
+                    _ => return Heard::Frame(self.noted(frame)),
+                }
+                continue;
+            }
+            match self.ws.next().await {
+                Some(Ok(Message::Text(text))) => {
+                    self.inbox
+                        .extend(text.lines().map(|l| serde_json::from_str::<Value>(l).expect("server speaks JSON")));
+                }
+                Some(Ok(Message::Close(Some(frame)))) => {
+                    return Heard::Closed(frame.code.into(), frame.reason.to_string());
+                }
+                Some(Ok(Message::Close(None))) => return Heard::Closed(1005, String::new()),
+                Some(Ok(_)) => {}
+                Some(Err(e)) => return Heard::Closed(1006, e.to_string()),
+                None => return Heard::Closed(1006, "end of stream".into()),
+            }
+        }
+    }
+
+    fn noted(&mut self, frame: Value) -> Value {
+        if let Some(epoch) = frame["epoch"].as_u64() {
+            assert!(epoch >= self.seen.0, "the epoch fell from {} in {frame}", self.seen.0);
+            self.seen.0 = epoch;
+        }
+        if frame["t"] == "event" {
+            let ver = frame["ver"].as_u64().unwrap();
+            self.seen.1 = self.seen.1.max(frame["to"].as_u64().unwrap_or(0)).max(ver);
+        } else if frame["t"] == "snapshot" {
+            self.seen.1 = frame["ver"].as_u64().unwrap();
+        }
+        frame
+    }
+
+    /// The next frame of type `t` that fits; others are skipped.
+    pub async fn expect(&mut self, t: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        let mut skipped = Vec::new();
+        let found = timeout(DEADLINE, async {
+            loop {
+                match self.next().await {
+                    Heard::Frame(frame) if frame["t"] == t && fits(&frame) => return frame,
+                    Heard::Frame(frame) => skipped.push(frame),
+                    Heard::Closed(code, reason) => panic!("waiting for {t}: closed {code} {reason}, after {skipped:?}"),
+                }
+            }
+        });
+        let found = found.await;
+        found.unwrap_or_else(|_| panic!("no {t} came; others: {skipped:?}"))
+    }
+
+    /// The close; frames before it are skipped.
+    pub async fn closed(&mut self) -> (u16, String) {
+        loop {
+            if let Heard::Closed(code, reason) = self.hear().await {
+                return (code, reason);
+            }
+        }
+    }
+
+    /// Attaches with what it has seen, until the answer is `attached`.
+    pub async fn attach(&mut self, session: &str) -> Value {
+        for n in 1.. {
+            let seen = json!({"epoch": self.seen.0, "ver": self.seen.1});
+            self.say(&json!({"t": "attach", "session": session, "n": n, "seen": seen})).await;
+            match self.hear_of(session, &["attached", "detached"]).await {
+                frame if frame["t"] == "attached" => {
+                    self.seq = self.seq.max(frame["lane_seq"].as_u64().unwrap_or(0));
+                    return frame;
+                }
+                frame
+                    if ["NO_OWNER", "OVERLOADED", "NO_SESSION"].contains(&frame["code"].as_str().unwrap())
+                        && n < 200 =>
+                {
+                    tokio::time::sleep(super::process::LOOK_EVERY).await;
+                }
+                frame => panic!("attach refused: {frame}"),
+            }
+        }
+        unreachable!()
+    }
+
+    /// The next frame about `session` of one of these types.
+    pub async fn hear_of(&mut self, session: &str, types: &[&str]) -> Value {
+        loop {
+            match self.hear().await {
+                Heard::Frame(f) if f["session"] == session && types.iter().any(|t| f["t"] == *t) => return f,
+                Heard::Frame(_) => {}
+                Heard::Closed(code, reason) => panic!("closed {code} {reason}"),
+            }
+        }
+    }
+
+    /// The next frame, whatever it is.
+    pub async fn hear_any(&mut self) -> Value {
+        match self.hear().await {
+            Heard::Frame(frame) => frame,
+            Heard::Closed(code, reason) => panic!("closed {code} {reason}"),
+        }
+    }
+
+    /// Sends the next op of the lane; its seq.
+    pub async fn op(&mut self, session: &str, data: &Value) -> u64 {
+        self.seq += 1;
+        self.op_as(session, self.seq, 1, data).await;
+        self.seq
+    }
+
+    /// Sends an op under a chosen seq and attempt.
+    pub async fn op_as(&mut self, session: &str, seq: u64, attempt: u64, data: &Value) {
+        let base = self.seen.1;
+        let op = json!({"t": "op", "session": session, "op": seq, "settled": self.settled + 1, "base": base, "attempt": attempt, "data": data});
+        self.say(&op).await;
+    }
+
+    /// Sends an op until it is acknowledged, as the protocol says: again after a 2xx nack, else it waits. Its version.
+    pub async fn settle(&mut self, session: &str, data: &Value) -> u64 {
+        let seq = self.op(session, data).await;
+        self.settled(session, seq, data).await
+    }
+
+    /// Waits until op `seq` is acknowledged; resends it after 2xx nacks.
+    pub async fn settled(&mut self, session: &str, seq: u64, data: &Value) -> u64 {
+        let mut attempt = 1;
+        loop {
+            let frame = self.hear_of(session, &["event", "ack", "nack", "detached"]).await;
+            let about = frame["op"] == seq;
+            match frame["t"].as_str().unwrap() {
+                "event" | "ack" if about => {
+                    self.settled = self.settled.max(seq);
+                    return frame["ver"].as_u64().unwrap();
+                }
+                "nack" if about => {
+                    let retry = [
+                        "STORE_UNAVAILABLE",
+                        "OVERLOADED",
+                        "NO_OWNER",
+                        "GAP",
+                        "TOO_MANY_INFLIGHT",
+                        "HOLD_EXPIRED",
+                        "TRY_AFTER_ATTACH",
+                    ];
+                    assert!(retry.contains(&frame["code"].as_str().unwrap()), "final: {frame}");
+                    let wait = frame["retry_after_ms"].as_u64().unwrap_or(0).max(25);
+                    tokio::time::sleep(std::time::Duration::from_millis(wait)).await;
+                    attempt += 1;
+                    self.op_as(session, seq, attempt, data).await;
+                }
+                "detached" => {
+                    self.attach(session).await;
+                }
+                _ => {}
+            }
+        }
+    }
+}
