@@ -194,12 +194,21 @@ impl Metrics {
         r.register("epochs_moved", "Sessions bound to another owner or epoch", self.epochs_moved.clone());
         r.register("redirects", "Hints of another owner that were followed", self.redirects.clone());
         r.register("not_owner", "Answers of owners that a session is not theirs", self.not_owner.clone());
-        r.register("reactions_delivered", "Reactions queued to clients, one for each", self.reactions_delivered.clone());
+        r.register(
+            "reactions_delivered",
+            "Reactions queued to clients, one for each",
+            self.reactions_delivered.clone(),
+        );
         r.register("accepted", "Sockets accepted, those refused later included", self.accepted.clone());
         r.register("resolves", "Linearizable reads of the directory", self.resolves.clone());
         r.register("directory_synced", "1 = the directory's watch is current", self.directory_synced.clone());
         let age = self.directory_age.clone();
-        r.register_with_unit("directory_age", "Time since the directory was last known to be current", Unit::Seconds, age);
+        r.register_with_unit(
+            "directory_age",
+            "Time since the directory was last known to be current",
+            Unit::Seconds,
+            age,
+        );
         let drift = self.clock_drift.clone();
         r.register_with_unit("clock_drift", "Anchored clock minus the system's", Unit::Seconds, drift);
     }
@@ -399,48 +408,4 @@ fn drop_name(why: ReactionDrop) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn everything_is_there_at_zero_and_each_counts() {
-        let m = Metrics::new();
-        let zero = m.encode();
-        for line in [
-            "holdfast_ops_nacked_total{code=\"REJECTED\"} 0",
-            "holdfast_reactions_dropped_total{reason=\"late\"} 0",
-            "holdfast_held_bytes 0",
-            "holdfast_gateway_up_seconds_count 0",
-            "holdfast_refused_total{reason=\"token\"} 0",
-        ] {
-            assert!(zero.contains(line), "{line} not in\n{zero}");
-        }
-        m.observe(&Observation::Nacked(Code::Overloaded));
-        m.observe(&Observation::Settled { op_to_echo_us: 900 });
-        m.observe(&Observation::ReactionDropped(ReactionDrop::Late));
-        m.observe(&Observation::Resumed { us: 400_000 });
-        m.listener(3, 9, [0, 1, 0, 2, 0]);
-        m.listener(4, 10, [0, 1, 0, 2, 5]);
-        m.gateway_up(37);
-        m.gateway_down(37);
-        m.held(2, 300);
-        m.held(-1, -100);
-        let text = m.encode();
-        for line in [
-            "holdfast_ops_nacked_total{code=\"OVERLOADED\"} 1",
-            "holdfast_ops_acked_total 1",
-            "holdfast_op_to_echo_seconds_count 1",
-            "holdfast_reactions_dropped_total{reason=\"late\"} 1",
-            "holdfast_resume_seconds_count 1",
-            "holdfast_connections 4",
-            "holdfast_accepted_total 10",
-            "holdfast_refused_total{reason=\"token\"} 5",
-            "holdfast_gateway_up_seconds_count 1",
-            "holdfast_gateway_down_seconds_count 1",
-            "holdfast_held_ops 1",
-            "holdfast_held_bytes 200",
-        ] {
-            assert!(text.contains(line), "{line} not in\n{text}");
-        }
-    }
-}
+mod tests;

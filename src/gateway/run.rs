@@ -34,7 +34,7 @@ use crate::{
     clock::Clock,
     metrics::{Metrics, REFUSALS},
     placement::{kv::Kv, lease::GatewayLease, watch::Watcher},
-    upstream::{LinkEvents, link::LinkConfig, pool::Pool},
+    upstream::{LinkEvents, dial::LinkConfig, pool::Pool},
 };
 use directory::Follower;
 use suspect::Reporter;
@@ -72,6 +72,7 @@ pub async fn run(
         () = shutdown => Ok(()),
         () = async { drop(draining.wait_for(|d| *d).await) } => Ok(()),
         ended = gateway.tasks.join_next() => Err(ended),
+        Some(ended) = gateway.listening.join_next() => Err(Some(ended.map(|()| "a listener"))),
     };
     gateway.handle.drain();
     gateway.drain(config.drain_max).await;
@@ -118,7 +119,8 @@ impl Gateway {
         let (stop_listening, no_more) = watch::channel(false);
         let mut listening = JoinSet::new();
         let handles = listen(listeners, &sessions, &clock, &no_more, &mut listening)?;
-        let info = GatewayInfo { addr: config.advertise.clone(), admit_per_s: config.admit_per_s, ..Default::default() };
+        let info =
+            GatewayInfo { addr: config.advertise.clone(), admit_per_s: config.admit_per_s, ..Default::default() };
         let lease = Arc::new(GatewayLease::spawn(directory.clone(), &config.id, clock.boot(), info));
         let handle = GatewayHandle {
             metrics: metrics.clone(),

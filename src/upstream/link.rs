@@ -1,4 +1,4 @@
-//! One established stream to an owner: the hello, the outgoing queue, life and death (design 7.1).
+//! One established stream to an owner: the outgoing queue, life and death (design 7.1).
 //!
 //! ```text
 //! dial ──Hello, boot checked──▶ up ──▶ run: batches out, messages in, a ping each second
@@ -8,8 +8,6 @@
 //! ```
 
 use std::{
-    error::Error,
-    io,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -24,75 +22,21 @@ use holdfast_core::{
 };
 use tokio::{
     sync::{Notify, mpsc},
-    time::{MissedTickBehavior, timeout},
+    time::MissedTickBehavior,
 };
-use tonic::{
-    Code, Request, Status, Streaming,
-    transport::{Channel, Endpoint},
-};
+use tonic::Streaming;
 
-use super::{
-    LinkEvents,
-    batch::{Batches, Queued},
-    rpc::owner_client::OwnerClient,
-};
+use super::{LinkEvents, batch::Queued, dial::LinkConfig};
 use crate::{clock::Clock, metrics::Metrics};
 
 /// Messages waiting for one link. An op's bytes are shared with the hold, so a place costs about 200 bytes: 3.2 MiB a
 /// full queue. At 20,000 messages a second it bridges 0.8 s of a stalled owner; over it the link is torn down (what is
 /// held is sent again on the next one) rather than anybody being made to wait.
 pub const QUEUE_MSGS: usize = 16_384;
-/// Until the TCP connection stands.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// From the connection to the owner's hello.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(3);
 /// Between pings inside the stream.
 pub const PING_EVERY: Duration = Duration::from_secs(1);
 /// Pings in a row without a word from the owner: dead, after 3 s.
 pub const SILENT_PINGS_MAX: u32 = 3;
-/// HTTP/2 windows (measured, design 17).
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 4 << 20;
-/// Largest batch taken: a snapshot of a document is the largest message, 1 MiB with room.
-const RECEIVE_MAX: usize = 16 << 20;
-/// Protocol versions of the link.
-const VERSION: u32 = 1;
-
-/// Who dials, and how.
-#[derive(Clone, Debug)]
-pub struct LinkConfig {
-    /// This gateway's stable name.
-    pub gateway_id: String,
-    /// Sent as `authorization: Bearer`; `None` = nothing.
-    pub token: Option<Arc<str>>,
-    /// Silence that ends a link is `SILENT_PINGS_MAX` of these; [`PING_EVERY`] but in tests.
-    pub ping_every: Duration,
-    /// A link no session is bound to is closed after this long; 60 s but in tests.
-    pub unused_max: Duration,
-}
-
-impl LinkConfig {
-    /// The defaults.
-    #[must_use]
-    pub fn new(gateway_id: &str) -> Self {
-        Self { gateway_id: gateway_id.into(), token: None, ping_every: PING_EVERY, unused_max: Duration::from_secs(60) }
-    }
-}
-
-/// Why there is no link.
-#[derive(Debug, thiserror::Error)]
-pub enum DialError {
-    /// Nothing listens at the node's own address: its process is gone.
-    #[error("refused")]
-    Refused,
-    /// Another life of the node answers, or the owner found us mistaken: the directory will say more.
-    #[error("another boot, or no common version: {0}")]
-    NotTheOne(String),
-    /// Anything else.
-    #[error("{0}")]
-    Failed(String),
-}
-
 /// Why a link ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
@@ -109,8 +53,8 @@ pub enum End {
 /// The sending side of a link. Cheap to clone; sending never blocks.
 #[derive(Clone, Debug)]
 pub struct LinkTx {
-    shared: Arc<Shared>,
-    queue: mpsc::Sender<Queued>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) queue: mpsc::Sender<Queued>,
 }
 
 /// What both halves of a link know.
@@ -124,6 +68,7 @@ pub(super) struct Shared {
     replayed: AtomicBool,
     /// When the batch that is being handled was read, in microseconds of the monotonic clock.
     read_at_us: AtomicU64,
+    stale: AtomicU64,
     overflowed: AtomicBool,
     overflow: Notify,
 }
@@ -175,6 +120,12 @@ impl LinkTx {
         Mono(self.shared.read_at_us.load(Ordering::Relaxed))
     }
 
+    /// One more frame of an old epoch came from here; how many that makes.
+    #[must_use]
+    pub fn stale(&self) -> u64 {
+        self.shared.stale.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     /// Every session bound to this life of the node has been replayed: the watermark may move.
     pub fn set_replayed(&self) {
         self.shared.set_replayed();
@@ -199,7 +150,7 @@ impl LinkTx {
 }
 
 impl Shared {
-    fn new(id: LinkId, boot: Boot, node: Arc<str>, clock: Clock, metrics: Arc<Metrics>) -> Self {
+    pub fn new(id: LinkId, boot: Boot, node: Arc<str>, clock: Clock, metrics: Arc<Metrics>) -> Self {
         let clock_us = clock.now().mono.0;
         Self {
             id,
@@ -209,23 +160,11 @@ impl Shared {
             metrics,
             replayed: AtomicBool::new(false),
             read_at_us: AtomicU64::new(clock_us),
+            stale: AtomicU64::new(0),
             overflowed: AtomicBool::new(false),
             overflow: Notify::new(),
         }
     }
-}
-
-/// Whom to dial.
-#[derive(Clone, Debug)]
-pub struct Target {
-    /// The node's name.
-    pub node: Arc<str>,
-    /// The life of it that is meant.
-    pub boot: Boot,
-    /// `host:port`.
-    pub addr: Arc<str>,
-    /// Id of the link to be.
-    pub link: LinkId,
 }
 
 /// A link after its hello.
@@ -233,101 +172,10 @@ pub struct Target {
 pub struct Link {
     /// The sending side.
     pub tx: LinkTx,
-    inbound: Streaming<OwnerBatch>,
+    pub(super) inbound: Streaming<OwnerBatch>,
     /// What came with the owner's hello.
-    early: Vec<owner_msg::M>,
-    seq: u64,
-}
-
-/// Connects, says hello and checks the answer.
-///
-/// # Errors
-/// See [`DialError`]; ends within about 4 s.
-pub async fn dial(
-    config: &LinkConfig,
-    target: Target,
-    clock: &Clock,
-    metrics: &Arc<Metrics>,
-) -> Result<Link, DialError> {
-    let channel = connect(&target.addr).await?;
-    let (queue, rx) = mpsc::channel(QUEUE_MSGS);
-    let shared = Arc::new(Shared::new(target.link, target.boot, target.node, clock.clone(), metrics.clone()));
-    let tx = LinkTx { shared: shared.clone(), queue };
-    tx.send(gateway_msg::M::Hello(hello(config, &shared)), None);
-    let mut request = Request::new(Batches::new(rx, shared));
-    if let Some(token) = &config.token {
-        let value = format!("Bearer {token}").parse().map_err(|_| DialError::Failed("link token: not ASCII".into()))?;
-        request.metadata_mut().insert("authorization", value);
-    }
-    let mut client = OwnerClient::new(channel).max_decoding_message_size(RECEIVE_MAX);
-    let greeting = async {
-        let mut inbound = client.link(request).await.map_err(|s| refused(&s))?.into_inner();
-        let first = inbound.message().await.map_err(|s| refused(&s))?;
-        let first = first.ok_or_else(|| DialError::Failed("the stream ended before a hello".into()))?;
-        Ok((inbound, first))
-    };
-    let (inbound, first) =
-        timeout(HELLO_TIMEOUT, greeting).await.map_err(|_| DialError::Failed("no hello within 3 s".into()))??;
-    let seq = first.seq;
-    let mut msgs = first.msgs.into_iter().filter_map(|m| m.m);
-    match msgs.next() {
-        Some(owner_msg::M::Hello(h)) if h.boot == target.boot.0 => {}
-        Some(owner_msg::M::Hello(h)) => {
-            return Err(DialError::NotTheOne(format!("boot {} answers, {} was meant", Boot(h.boot), target.boot)));
-        }
-        _ => return Err(DialError::Failed("the first message is not a hello".into())),
-    }
-    Ok(Link { tx, inbound, early: msgs.collect(), seq })
-}
-
-async fn connect(addr: &str) -> Result<Channel, DialError> {
-    let endpoint = Endpoint::from_shared(format!("http://{addr}"))
-        .map_err(|e| DialError::Failed(format!("address {addr}: {e}")))?
-        .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW);
-    // The timeout of the endpoint covers TCP only; a listener that never speaks HTTP/2 is cut off here.
-    match timeout(CONNECT_TIMEOUT * 2, endpoint.connect()).await {
-        Ok(Ok(channel)) => Ok(channel),
-        Ok(Err(e)) if is_refused(&e) => Err(DialError::Refused),
-        Ok(Err(e)) => Err(DialError::Failed(format!("{e:?}"))),
-        Err(_) => Err(DialError::Failed("connecting took too long".into())),
-    }
-}
-
-fn is_refused(error: &(dyn Error + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(e) = cause {
-        if e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
-            return true;
-        }
-        cause = e.source();
-    }
-    false
-}
-
-fn refused(status: &Status) -> DialError {
-    match status.code() {
-        Code::FailedPrecondition => DialError::NotTheOne(status.message().into()),
-        _ => DialError::Failed(status.to_string()),
-    }
-}
-
-fn hello(config: &LinkConfig, link: &Shared) -> gateway_msg::Hello {
-    gateway_msg::Hello {
-        version_min: VERSION,
-        version_max: VERSION,
-        gateway_id: config.gateway_id.clone(),
-        boot: link.clock.boot().0,
-        // Link ids only grow, so they order the dials of this boot.
-        link_seq: link.id.0,
-        expect_boot: link.boot.0,
-        clock_id: link.clock.clock_id(),
-        now_us: link.clock.now().wall.0,
-        features: Vec::new(),
-        max_batch_bytes: u32::try_from(RECEIVE_MAX).unwrap_or(u32::MAX),
-    }
+    pub(super) early: Vec<owner_msg::M>,
+    pub(super) seq: u64,
 }
 
 impl Link {

@@ -1,6 +1,6 @@
 //! The link between gateway and owner: one gRPC stream per gateway and life of an owner, dialled by the gateway.
 //!
-//! [`pool`] keeps one peer per life of a node and dials it, [`link`] runs one established stream, [`batch`] turns its
+//! [`pool`] keeps one peer per life of a node and dials it ([`dial`]), [`link`] runs one established stream, [`batch`] turns its
 //! outgoing queue into batches. What is heard goes to a [`LinkEvents`], which the sessions implement.
 
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use holdfast_core::{id::Boot, proto::owner_msg};
 
 pub mod batch;
+pub mod dial;
 pub mod link;
 pub mod pool;
 

@@ -20,7 +20,8 @@ use tokio::{
 
 use super::{
     LinkEvents, Nodes,
-    link::{self, DialError, End, LinkConfig, LinkTx, Target},
+    dial::{self, DialError, LinkConfig, Target},
+    link::{self, End, LinkTx},
 };
 use crate::{clock::Clock, metrics::Metrics};
 
@@ -203,7 +204,7 @@ impl Inner {
     async fn dial(&self, peer: &Peer, addr: Arc<str>) -> Result<link::Link, DialError> {
         let id = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
         let target = Target { node: peer.node.clone(), boot: peer.boot, addr, link: id };
-        link::dial(&self.config, target, &self.clock, &self.metrics).await
+        dial::dial(&self.config, target, &self.clock, &self.metrics).await
     }
 
     async fn serve(&self, peer: &Peer, link: link::Link, events: &dyn LinkEvents) {

@@ -34,6 +34,17 @@ struct State {
     bytes: u64,
 }
 
+/// Whether a connection has a place for an op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It is at its limit.
+    None,
+    /// It has now; to be released if the op is not held after all.
+    Taken,
+    /// It had already (the op is sent again), or needs none (the session will refuse the op).
+    Kept,
+}
+
 impl Conns {
     pub fn insert(&self, conn: ConnId, down: Arc<dyn Downstream>) {
         self.0.insert(conn, Arc::new(Conn { down, state: Mutex::default() }));
@@ -62,18 +73,20 @@ impl Conns {
     }
 
     /// Takes a place for an op, if the connection has one.
-    pub fn hold(&self, conn: ConnId, session: &SessionId, seq: u64, bytes: u64, limits: &HeldBudget) -> bool {
-        let Some(conn) = self.get(conn) else { return false };
+    pub fn hold(&self, conn: ConnId, session: &SessionId, seq: u64, bytes: u64, limits: &HeldBudget) -> Place {
+        let Some(conn) = self.get(conn) else { return Place::None };
         let mut state = conn.lock();
+        if state.sessions.get(session).is_some_and(|ops| ops.contains_key(&seq)) {
+            return Place::Kept;
+        }
         if state.ops >= u64::from(limits.conn_ops_max) || state.bytes + bytes > limits.conn_bytes_max {
-            return false;
+            return Place::None;
         }
-        let Some(ops) = state.sessions.get_mut(session) else { return true };
-        if ops.insert(seq, bytes).is_none() {
-            state.ops += 1;
-            state.bytes += bytes;
-        }
-        true
+        let Some(ops) = state.sessions.get_mut(session) else { return Place::Kept };
+        ops.insert(seq, bytes);
+        state.ops += 1;
+        state.bytes += bytes;
+        Place::Taken
     }
 
     pub fn release(&self, conn: ConnId, session: &SessionId, seq: u64) {
@@ -167,13 +180,14 @@ mod tests {
         conns.insert(conn, Arc::new(Nowhere));
         assert!(conns.joined(conn, &id) && !conns.joined(ConnId(2), &id));
         for seq in 1..=3 {
-            assert!(conns.hold(conn, &id, seq, 100, &limits));
+            assert_eq!(conns.hold(conn, &id, seq, 100, &limits), Place::Taken);
         }
-        assert!(!conns.hold(conn, &id, 4, 100, &limits), "ops");
+        assert_eq!(conns.hold(conn, &id, 4, 100, &limits), Place::None, "ops");
+        assert_eq!(conns.hold(conn, &id, 3, 100, &limits), Place::Kept, "a resend");
         let op = OpId { seq: 2, ..OpId::default() };
         conns.deliver(conn, &F::Ack(Ack { session: "g".into(), op: Some(op), ..Ack::default() }).into());
-        assert!(!conns.hold(conn, &id, 4, 900, &limits), "bytes");
-        assert!(conns.hold(conn, &id, 4, 100, &limits));
+        assert_eq!(conns.hold(conn, &id, 4, 900, &limits), Place::None, "bytes");
+        assert_eq!(conns.hold(conn, &id, 4, 100, &limits), Place::Taken);
         conns.deliver(conn, &F::Attached(Attached { session: "g".into(), lane_seq: 3, ..Attached::default() }).into());
         let state = std::mem::take(&mut *conns.get(conn).unwrap().lock());
         assert_eq!((state.ops, state.bytes), (1, 100));

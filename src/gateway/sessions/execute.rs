@@ -46,9 +46,12 @@ impl Sessions {
                     Action::Held { ops, bytes } => {
                         held.ops += i64::from(ops);
                         held.bytes += bytes;
-                        self.budget.change(entry, Held { ops: ops.into(), bytes });
+                        self.budget.change(entry, Held { ops: ops.into(), bytes, ..Held::default() });
                     }
-                    other => self.perform(entry, other, read_at),
+                    other => {
+                        held.stale |= matches!(other, Action::Observe(Observation::StaleDropped { .. }));
+                        self.perform(entry, other, read_at);
+                    }
                 }
             }
             drop(actions);
@@ -82,9 +85,6 @@ impl Sessions {
     fn observe(&self, entry: &Entry, observation: &Observation) {
         self.metrics.observe(observation);
         match observation {
-            Observation::StaleDropped { epoch } => {
-                tracing::debug!(session = %entry.id, epoch, "a frame of an old epoch was dropped: a zombie speaks");
-            }
             Observation::Rebound { epoch, held } => tracing::debug!(session = %entry.id, epoch, held, "rebound"),
             Observation::HoldExpired => tracing::warn!(session = %entry.id, "a held op reached its TTL"),
             _ => {}
@@ -95,7 +95,6 @@ impl Sessions {
     pub(super) fn is_up(&self, link: LinkId) -> bool {
         self.links.load().contains_key(&link)
     }
-
 }
 
 /// Only durable words are timed on their way down: reactions may be dropped on it.

@@ -62,7 +62,13 @@ impl Sessions {
     }
 
     fn owner_msg(&self, link: &LinkTx, entry: &Arc<Entry>, msg: M) {
-        self.drive_at(entry, Some(link.read_at()), |s, now, out| s.handle_owner_msg(now, link.id(), msg, out));
+        let did =
+            self.drive_at(entry, Some(link.read_at()), |s, now, out| s.handle_owner_msg(now, link.id(), msg, out));
+        // Named each time their number has doubled: a zombie may say a lot.
+        if did.is_some_and(|d| d.stale) && link.stale().is_power_of_two() {
+            let (node, boot) = (link.node(), link.boot());
+            tracing::warn!(%node, %boot, session = %entry.id, "a frame of an old epoch was dropped: a zombie speaks");
+        }
     }
 
     /// To the sessions named, or to all that are bound to this life of the node.

@@ -1,23 +1,31 @@
 //! Sessions between a client that records its frames and a link whose queue the test reads.
 
 use std::{
-    sync::{Mutex, atomic::AtomicU64},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use holdfast_core::{
-    id::Lane,
+    id::{ConnId, Lane},
     proto::{
-        OpId, Pos,
+        Code, OpId, Pos, client_frame,
         gateway_msg::M,
         owner_msg,
         server_frame::{F, status::State},
     },
+    session::Arrival,
 };
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
 
 use super::*;
-use crate::upstream::{LinkEvents, Nodes, batch::Queued, link::LinkConfig};
+use crate::upstream::{LinkEvents, Nodes, batch::Queued, dial::LinkConfig};
+use crate::{
+    gateway::port::{ClientSpec, Downstream, SessionPort as _},
+    transport::outgoing::Outgoing,
+};
 
 const BOOT: Boot = Boot(0xb007);
 

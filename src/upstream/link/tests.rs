@@ -5,13 +5,15 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use holdfast_core::proto::{GatewayBatch, OwnerMsg};
+use tokio::time::timeout;
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
-use tonic::Response;
+use tonic::{Request, Response, Status};
 
 use super::*;
 use crate::upstream::{
     Nodes,
+    dial::{DialError, Target, dial},
     pool::Pool,
     rpc::owner_server::{Owner, OwnerServer},
 };

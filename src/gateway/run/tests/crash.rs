@@ -7,11 +7,7 @@ use std::{
 
 use holdfast_core::{
     id::{ConnId, Lane, SessionId},
-    proto::{
-        CreateSessionRequest, OpId, Pos,
-        client_frame::Op,
-        server_frame::F,
-    },
+    proto::{CreateSessionRequest, OpId, Pos, client_frame::Op, server_frame::F},
     session::Arrival,
 };
 use tokio::{runtime::Runtime, sync::oneshot, time::timeout};
@@ -94,9 +90,11 @@ async fn create(kv: &Kv, sessions: &[SessionId]) {
             CreateSessionRequest { session: session.to_string(), kind: "document".into(), prefer_zone: String::new() };
         let mut tries = 0;
         // The first may come before an owner is known.
-        while client.create_session(request.clone()).await.map_or(true, |r| {
-            r.into_inner().placement.is_none_or(|p| p.owner.is_empty())
-        }) {
+        while client
+            .create_session(request.clone())
+            .await
+            .map_or(true, |r| r.into_inner().placement.is_none_or(|p| p.owner.is_empty()))
+        {
             tries += 1;
             assert!(tries < 100, "{session} is not placed");
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -153,6 +151,9 @@ async fn ops_in_flight_survive_an_owner_that_dies() {
     assert_eq!(gateway.sessions.held_ops(), 0);
     assert!(took < Duration::from_secs(6), "{took:?}");
     let text = gateway.metrics().encode();
-    println!("{}", text.lines().filter(|l| !l.contains("_bucket") && !l.starts_with('#')).collect::<Vec<_>>().join("\n"));
+    println!(
+        "{}",
+        text.lines().filter(|l| !l.contains("_bucket") && !l.starts_with('#')).collect::<Vec<_>>().join("\n")
+    );
     second.shutdown_background();
 }
