@@ -11,7 +11,7 @@ use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
 
-pub use routes::{Source, Starting};
+pub use routes::{Member, Source};
 
 /// Connections at a time: a few scrapers and probes. Each costs about 16 KiB.
 const CONNECTIONS_MAX: usize = 64;

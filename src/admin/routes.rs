@@ -1,13 +1,13 @@
 //! What the admin server answers.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, fmt::Write as _};
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Method, Request, Response, StatusCode, header};
 use serde_json::{Value, json};
 
-use crate::gateway::run::GatewayHandle;
+use crate::{gateway::run::GatewayHandle, owner::Counters};
 
 /// Most held ops in one answer: 20,000 at 150 bytes are 3 MB.
 const HELD_MAX: usize = 20_000;
@@ -34,31 +34,58 @@ pub trait Source: Send + Sync {
     }
 }
 
-/// A process that is not there yet, or has nothing more to say than whether it is: owners and placement.
+/// A process that has little more to say than whether it is ready: owners and placement.
 #[derive(Debug)]
-pub struct Starting {
+pub struct Member {
     /// `owner`, `placement` or `gateway`.
     pub role: &'static str,
     /// Its name.
     pub node: String,
     /// Why it is not ready; empty = ready.
     pub reasons: std::sync::Mutex<Vec<String>>,
+    /// What an owner counts.
+    pub counters: Option<std::sync::Arc<Counters>>,
 }
 
-impl Starting {
+impl Member {
     /// Replaces the reasons.
     pub fn set(&self, reasons: Vec<String>) {
         *self.reasons.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = reasons;
     }
 }
 
-impl Source for Starting {
+impl Source for Member {
     fn not_ready(&self) -> Vec<String> {
         self.reasons.lock().map_or_else(|e| e.into_inner().clone(), |r| r.clone())
     }
     fn facts(&self) -> Value {
         json!({"role": self.role, "node": self.node, "version": env!("CARGO_PKG_VERSION")})
     }
+    fn metrics(&self) -> String {
+        self.counters.as_deref().map_or_else(|| "# EOF\n".into(), owner_metrics)
+    }
+}
+
+/// An owner's counters in the text form of OpenMetrics.
+fn owner_metrics(c: &Counters) -> String {
+    let all = [
+        ("loads", "Reads of records", &c.loads),
+        ("writes", "Conditional writes issued", &c.writes),
+        ("events_written", "Events in those writes", &c.events_written),
+        ("conflicts", "Writes whose condition failed: another owner's epoch was there", &c.conflicts),
+        ("unknown", "Writes of unknown outcome, read again before the next", &c.unknown),
+        ("sent", "Messages to gateways", &c.sent),
+        ("reactions_sent", "Reactions to gateways", &c.reactions_sent),
+        ("deposed", "Sessions lost to a higher epoch", &c.deposed),
+        ("unknown_msgs", "Messages of a kind this version does not know", &c.unknown_msgs),
+    ];
+    let mut text = String::new();
+    for (name, help, count) in all {
+        let name = format!("holdfast_owner_{name}");
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "# HELP {name} {help}.\n# TYPE {name} counter\n{name}_total {}", count.get());
+    }
+    text + "# EOF\n"
 }
 
 impl Source for GatewayHandle {
@@ -153,14 +180,19 @@ mod tests {
 
     #[tokio::test]
     async fn readiness_says_why_not() {
-        let source =
-            Starting { role: "owner", node: "o-1".into(), reasons: vec!["directory: unreachable".to_owned()].into() };
+        let source = Member {
+            role: "owner",
+            node: "o-1".into(),
+            reasons: vec!["directory: unreachable".to_owned()].into(),
+            counters: Some(std::sync::Arc::default()),
+        };
         let (status, body) = get("/readyz", &source).await;
         assert_eq!((status, &body["reasons"][0]), (503, &json!("directory: unreachable")));
         source.reasons.lock().unwrap().clear();
         assert_eq!(get("/readyz", &source).await.0, 200);
         assert_eq!(get("/status", &source).await.1["node"], "o-1");
         assert_eq!(get("/livez", &source).await.0, 200);
+        assert!(source.metrics().contains("\nholdfast_owner_conflicts_total 0\n"));
         assert_eq!(get("/nothing", &source).await.0, 404);
     }
 }

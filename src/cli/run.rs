@@ -6,10 +6,11 @@ use tokio::{sync::oneshot, task::JoinHandle, time::sleep};
 
 use super::startup::{self, Shutdown, until_signal};
 use crate::{
-    admin::{self, Source, Starting},
+    admin::{self, Member, Source},
     config::{self, StoreKind},
     gateway::run as gateway_run,
-    owner, placement,
+    owner::{self, Counters},
+    placement,
     placement::{
         keys,
         kv::{Kv, etcd::Options},
@@ -20,6 +21,8 @@ use crate::{
 const LOGS: &str = "info,h2=warn,hyper=warn,tonic=warn";
 /// How often a process that is not ready looks whether it is, and says that it still tries (each [`SAY_LOOKS`]).
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often a process that is ready looks whether it still is.
+const RECHECK_EVERY: Duration = Duration::from_secs(1);
 /// Looks between two lines that say so: 5 s.
 const SAY_LOOKS: u32 = 20;
 
@@ -58,7 +61,8 @@ pub(super) fn placement(file: Option<&Path>) -> anyhow::Result<()> {
         let etcd = config.directory.endpoints.join(", ");
         let directory = Kv::etcd(config.directory.endpoints.clone(), Options::default());
         let admin = Admin::bind(&config.admin).await?;
-        let registered = Registered { role: "placement", node: &config.node, etcd: &etcd, key: keys::LEADER.into() };
+        let registered =
+            Registered { role: "placement", node: &config.node, etcd: &etcd, key: keys::LEADER.into(), counters: None };
         let watching = registered.watch(&directory, admin);
         tokio::select! {
             ended = placement::run(config.run_config(), directory.clone(), shutdown.wait()) => ended,
@@ -77,10 +81,17 @@ pub(super) fn owner(file: Option<&Path>) -> anyhow::Result<()> {
             StoreKind::Memory => Kv::memory(),
         };
         let admin = Admin::bind(&config.admin).await?;
-        let registered = Registered { role: "owner", node: &config.node, etcd: &etcd, key: keys::node(&config.node) };
+        let counters = Arc::new(Counters::default());
+        let registered = Registered {
+            role: "owner",
+            node: &config.node,
+            etcd: &etcd,
+            key: keys::node(&config.node),
+            counters: Some(counters.clone()),
+        };
         let watching = registered.watch(&directory, admin);
         tokio::select! {
-            ended = owner::run(config.run_config(directory.clone(), store)?, shutdown.wait()) => ended,
+            ended = owner::run_with(config.run_config(directory.clone(), store)?, counters, shutdown.wait()) => ended,
             () = watching => Ok(()),
         }
     })
@@ -118,26 +129,34 @@ struct Registered<'a> {
     /// The directory's endpoints, for messages.
     etcd: &'a str,
     key: Vec<u8>,
+    counters: Option<Arc<Counters>>,
 }
 
 impl Registered<'_> {
     /// Serves the admin requests and keeps readiness true. Never ends.
     async fn watch(self, directory: &Kv, admin: Admin) {
-        let source =
-            Arc::new(Starting { role: self.role, node: self.node.into(), reasons: vec!["starting".to_owned()].into() });
+        let source = Arc::new(Member {
+            role: self.role,
+            node: self.node.into(),
+            reasons: vec!["starting".to_owned()].into(),
+            counters: self.counters,
+        });
         let _serving = admin.serve(source.clone());
-        let look = || async {
-            let reasons = match directory.get(&self.key).await {
-                Ok((Some(_), _)) => Vec::new(),
-                Ok((None, _)) => vec![format!("{} is not in the directory yet", String::from_utf8_lossy(&self.key))],
-                Err(e) => vec![format!("directory: {e}")],
-            };
-            source.set(reasons.clone());
-            reasons
-        };
-        wait_ready(self.role, self.etcd, look).await;
-        // Once ready, only the process's own end makes it unready: a directory outage must not (design 6.8).
-        std::future::pending::<()>().await;
+        loop {
+            wait_ready(self.role, self.etcd, || async {
+                source.set(match directory.get(&self.key).await {
+                    Ok((Some(_), _)) => Vec::new(),
+                    Ok((None, _)) => vec![format!("{} is not in the directory", String::from_utf8_lossy(&self.key))],
+                    Err(e) => vec![format!("directory: {e}")],
+                });
+                source.not_ready()
+            })
+            .await;
+            // An outage of the directory does not make a member unready that was ready (design 6.8); its absence does.
+            while !matches!(directory.get(&self.key).await, Ok((None, _))) {
+                sleep(RECHECK_EVERY).await;
+            }
+        }
     }
 }
 
