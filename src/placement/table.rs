@@ -168,7 +168,11 @@ impl Table {
     }
 
     fn vanish(&mut self, name: Arc<str>, info: NodeInfo, at_ms: u64) {
-        tracing::warn!(node = %name, boot = %Boot(info.boot), "node lost");
+        if info.draining {
+            tracing::info!(node = %name, boot = %Boot(info.boot), "node left");
+        } else {
+            tracing::warn!(node = %name, boot = %Boot(info.boot), "node lost");
+        }
         let at = Instant::now();
         self.vanished.retain(|_, v| v.at.elapsed() < VANISHED_KEPT);
         self.vanished.insert((name, Boot(info.boot)), Vanished { at, at_ms, info });
@@ -233,10 +237,10 @@ impl Table {
         self.vanished.values_mut().for_each(|v| v.at = now);
     }
 
-    /// Nodes that vanished within their TTL, and nodes known in that time.
+    /// Nodes that vanished within their TTL without having drained, and nodes known in that time.
     pub(crate) fn mass(&self) -> (usize, usize) {
-        let recent = self.vanished.iter().filter(|(o, v)| v.at.elapsed() < v.ttl() && !self.nodes.contains_key(&o.0));
-        let gone = recent.count();
+        let lost = |v: &Vanished| v.at.elapsed() < v.ttl() && !v.info.draining;
+        let gone = self.vanished.iter().filter(|(o, v)| lost(v) && !self.nodes.contains_key(&o.0)).count();
         (gone, gone + self.nodes.len())
     }
 
