@@ -59,7 +59,7 @@ impl Handle {
 
     /// Closes every connection with 1012 and a random wait within the spread (design 4.4), after what is queued.
     pub fn close_all(&self) {
-        let spread = self.shared.config.limits.reconnect.spread_ms;
+        let spread = self.stats().spread_ms(self.shared.config.limits.reconnect.spread_ms);
         for outbox in self.outboxes() {
             outbox.close(1012, &format!(r#"{{"r":"drain","ms":{}}}"#, rand::random_range(0..=spread)));
         }

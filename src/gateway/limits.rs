@@ -167,6 +167,8 @@ pub struct Stats {
     pub open: AtomicU64,
     /// Handshakes now.
     pub handshakes: AtomicU64,
+    /// `reconnect.spread_ms` by the gateways that could take our clients over; 0 = not known, as configured.
+    pub spread_ms: AtomicU64,
     /// Newest estimate of the scheduler's lag, in microseconds: the error of an arrival time.
     pub sched_lag_us: AtomicU64,
 }
@@ -175,6 +177,15 @@ impl Stats {
     /// One more.
     pub fn add(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Over how long clients that lose this gateway spread, in milliseconds.
+    #[must_use]
+    pub fn spread_ms(&self, configured: u32) -> u32 {
+        match self.spread_ms.load(Ordering::Relaxed) {
+            0 => configured,
+            known => u32::try_from(known).unwrap_or(configured),
+        }
     }
 
     /// A gauge raised until the guard is dropped.

@@ -50,6 +50,8 @@ mod tests;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often the directory hears how many connections there are, in looks.
 const ANNOUNCE_LOOKS: u32 = 10;
+/// Longest spread told to clients: beyond it they may as well ask.
+const SPREAD_MS_MAX: u64 = 60_000;
 /// How often a drain looks whether everything has settled.
 const SETTLED_EVERY: Duration = Duration::from_millis(20);
 
@@ -242,10 +244,22 @@ async fn look(handle: GatewayHandle, lease: Arc<GatewayLease>, mut stop: watch::
         let fresh = handle.watcher.state();
         handle.metrics.directory(fresh.synced(), fresh.age.unwrap_or_default());
         handle.metrics.drift(handle.clock.drift_us());
+        let others = handle.watcher.gateways();
+        let admit = others.iter().filter(|(_, g)| g.boot != handle.clock.boot().0 && !g.draining);
+        let spread = spread_ms(connections, admit.map(|(_, g)| u64::from(g.admit_per_s)).sum());
+        handle.listeners.iter().for_each(|(_, l)| l.stats().spread_ms.store(spread, Ordering::Relaxed));
         if looks.is_multiple_of(ANNOUNCE_LOOKS) {
             lease.update(|info| info.connections = u32::try_from(connections).unwrap_or(u32::MAX));
         }
         looks = looks.wrapping_add(1);
+    }
+}
+
+/// How long the others need to take `connections` over, and 5 % (design 9.2), in milliseconds; 0 = there are none.
+fn spread_ms(connections: u64, admit_per_s: u64) -> u64 {
+    match admit_per_s {
+        0 => 0,
+        others => (connections.saturating_mul(1050) / others).clamp(1, SPREAD_MS_MAX),
     }
 }
 

@@ -58,7 +58,11 @@ impl Connection {
             ping_ms: limits.ping_ms,
             dead_ms: limits.dead_ms,
             limits: Some(limits.told()),
-            reconnect: Some(Reconnect { rank_ppm: rand::random_range(0..RANK_PPM_MAX), ..limits.reconnect }),
+            reconnect: Some(Reconnect {
+                rank_ppm: rand::random_range(0..RANK_PPM_MAX),
+                spread_ms: self.shared.stats.spread_ms(limits.reconnect.spread_ms),
+                ..limits.reconnect
+            }),
             features: config.features.iter().filter(|f| hello.features.contains(f)).cloned().collect(),
             token_exp_us: identity.expires.0,
             resume: resume.into(),

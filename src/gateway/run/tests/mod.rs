@@ -21,6 +21,13 @@ fn config() -> GatewayConfig {
     }
 }
 
+#[test]
+fn the_spread_is_what_the_others_need() {
+    assert_eq!(spread_ms(50_000, 10_000), 5_250);
+    assert_eq!((spread_ms(1, 5_000), spread_ms(5_000_000, 5_000)), (1, SPREAD_MS_MAX));
+    assert_eq!(spread_ms(100, 0), 0, "nobody else: as configured");
+}
+
 #[tokio::test]
 async fn it_gets_ready_registers_and_drains() {
     let kv = Kv::memory();
