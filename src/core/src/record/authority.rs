@@ -278,6 +278,9 @@ impl<A: App> Authority<A> {
                 if self.phase == Phase::Claiming {
                     self.activate(now, out);
                 } else {
+                    if self.down {
+                        self.app_not_before = now.mono.after(self.config.app_grace);
+                    }
                     self.recovered(out);
                     self.pump(now, out);
                 }
@@ -302,6 +305,9 @@ impl<A: App> Authority<A> {
         let first = !self.claimed;
         self.claimed = true;
         self.phase = Phase::Active;
+        if first || self.down {
+            self.app_not_before = now.mono.after(self.config.app_grace);
+        }
         if first {
             let header = self.header.clone();
             self.app.handle_claimed(&header, now);

@@ -22,7 +22,7 @@ const LANE: &[u8] = b"lanelane";
 
 /// Appends payloads; refuses `no`, takes `nop` without an event.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Log(Vec<u8>);
+struct Log(Vec<u8>, Option<Wall>);
 
 impl App for Log {
     fn decide(&mut self, op: &OpView<'_>, _now: Now) -> Result<Vec<Draft>, Reject> {
@@ -44,6 +44,13 @@ impl App for Log {
     fn restore(&mut self, state: &[u8]) -> Result<(), String> {
         self.0 = state.to_vec();
         Ok(())
+    }
+    fn poll_timeout(&self) -> Option<Wall> {
+        self.1
+    }
+    fn handle_timeout(&mut self, _now: Now) -> Vec<Draft> {
+        self.1 = None;
+        vec![Draft { payload: Bytes::from_static(b"!"), ..Draft::default() }]
     }
 }
 
@@ -355,4 +362,19 @@ fn a_checkpoint_and_a_trimmed_tail_load_to_the_same_state() {
     next.ok(&claim);
     assert_eq!((next.a.app(), next.a.ver(), next.a.epoch()), (bed.a.app(), 21, 2));
     assert_eq!(brief(&next.say(op_of(2, 21, b"x", 2))), ["committed 21 at 2/21 dup true"]);
+}
+
+#[test]
+fn the_owners_own_events_wait_for_what_gateways_hold() {
+    let mut bed = new(1);
+    bed.a.app.1 = Some(at(500).wall);
+    bed.run(|a, now, out| a.start(now, out));
+    bed.now = at(600);
+    let claim = bed.load();
+    assert_eq!(bed.ok(&claim), []);
+    assert_eq!(bed.a.poll_timeout(), Some(at(10_600).mono));
+    bed.now = at(10_600);
+    let w = bed.run(|a, now, out| a.handle_timeout(now, out));
+    assert_eq!(brief(&w), ["write 1/1 if 1"]);
+    assert_eq!((write(&w).entries[0].op_end, write(&w).lanes.len()), (true, 0));
 }
