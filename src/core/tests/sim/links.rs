@@ -46,6 +46,13 @@ impl World {
     pub fn gw_link_up(&mut self, gw: usize, boot: u64, link: usize) {
         if self.gws[gw].links.get(&boot) == Some(&link) {
             self.handle_link_up(gw, boot, link);
+            return;
+        }
+        // it broke before anybody was told: whoever still wants it gets another
+        for (b, session) in self.gws[gw].bound.clone() {
+            if b == boot {
+                self.gw_connect(gw, session, Boot(boot));
+            }
         }
     }
 

@@ -44,6 +44,8 @@ pub fn spoken_of(msg: &owner_msg::M) -> Option<&str> {
         M::ArmDeadline(m) => &m.session,
         M::Closed(m) => &m.session,
         M::Kick(m) => &m.session,
+        // the wiring gives it to the sessions it names
+        M::Health(m) => m.sessions.first()?,
         _ => return None,
     })
 }
