@@ -194,6 +194,14 @@ impl World {
         } else if code < 400 {
             self.hear_not_yet(client, op.seq, n);
         } else if n.attempt == 0 || n.attempt == p.attempt {
+            let resend = p.attempt > 1 && !matches!(n.code(), Code::BadFrame | Code::TooLarge);
+            let gw = c.conn.map_or(0, |conn| self.net.conns[conn].gw);
+            let owners = self.oracle.was_nacked(gw, session, &(lane.to_vec(), op.seq));
+            if resend && !owners {
+                let what =
+                    format!("client {client}: op {} resent, and its gateway says {:?} by itself", op.seq, n.code());
+                self.oracle.violate(7, what);
+            }
             self.counts.seen(Seen::FinalNack);
             self.clients[client].pending.remove(&op.seq);
             if n.applied() == Applied::No {

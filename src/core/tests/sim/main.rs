@@ -74,7 +74,12 @@ fn search(seeds: u64, defect: Option<Mutant>) -> (Option<(u64, u32, String)>, Co
                     if seed >= seeds {
                         break;
                     }
-                    let outcome = run::run(seed, defect, false);
+                    let mut outcome = run::run(seed, defect, false);
+                    if defect.is_some() && outcome.violation.is_some() {
+                        // it counts only if the defect is the reason
+                        outcome.violation =
+                            outcome.violation.filter(|_| run::run(seed, None, false).violation.is_none());
+                    }
                     counts.add(&outcome.counts);
                     if let Some((number, what)) = outcome.violation {
                         if all {

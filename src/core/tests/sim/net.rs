@@ -4,13 +4,14 @@
 #[derive(Clone, Copy, Debug)]
 pub struct Pipe {
     last: u64,
+    lost: bool,
     /// Nothing arrives after this, µs.
     pub cut: u64,
 }
 
 impl Default for Pipe {
     fn default() -> Self {
-        Self { last: 0, cut: u64::MAX }
+        Self { last: 0, lost: false, cut: u64::MAX }
     }
 }
 
@@ -18,8 +19,8 @@ impl Pipe {
     /// When something sent now arrives, never before what was sent earlier; `None` = never.
     pub fn send(&mut self, now: u64, delay: u64) -> Option<u64> {
         let at = self.last.max(now + delay);
-        if at > self.cut {
-            self.cut = self.last; // nothing gets through after something was lost
+        if self.lost || at > self.cut {
+            self.lost = true; // nothing gets through after something was lost
             return None;
         }
         self.last = at;
