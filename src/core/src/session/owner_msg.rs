@@ -8,7 +8,7 @@ use crate::{
         server_frame::status::State,
     },
     session::{
-        Action, Observation, Session,
+        Action, Observation, Session, Store,
         attachment::{Answer, Attachment},
     },
     time::Now,
@@ -109,6 +109,8 @@ impl Session {
         }
         b.joined = true;
         b.head = msg.head.unwrap_or_default().ver;
+        // an earlier authority on this link may have said otherwise; this one does so right after `Joined`
+        self.store = Store::Ok;
         b.retry_at = None;
         b.retries = 0;
         b.redirects = 0;

@@ -267,3 +267,41 @@ fn a_sick_store_refuses_meetings_at_once_and_games_after_five_seconds() {
     let out = b.owner(70, sick(own::health::Store::Ok));
     assert!(matches!(sent(&out).as_slice(), [Up::Op(e)] if e.attempt == 1), "{out:?}");
 }
+
+fn not_owner(your_epoch: u64) -> Down {
+    Down::NotOwner(own::NotOwner { session: "g_1".into(), your_epoch, hint: None })
+}
+
+#[test]
+fn refusals_of_an_earlier_join_do_not_close_a_session_for_ever() {
+    let mut b = Bench::live();
+    b.route(2, 7);
+    b.owner(70, not_owner(2));
+    assert!(matches!(sent(&b.tick(2)).as_slice(), [Up::Join(_), ..]));
+    b.owner(70, not_owner(2));
+    let again = sent(&b.owner(70, joined(2, 0)));
+    assert!(matches!(again.as_slice(), [Up::Join(_), Up::Attach(_), ..]), "{again:?}");
+    b.owner(70, joined(2, 0));
+    assert!(matches!(sent(&b.op(1, 1, 1, b"a")).as_slice(), [Up::Op(_)]));
+}
+
+#[test]
+fn ops_of_one_who_left_wait_for_a_sick_store() {
+    let mut b = Bench::live();
+    let sick = |s: own::health::Store| Down::Health(own::Health { store: s.into(), ..Default::default() });
+    b.owner(70, sick(own::health::Store::Down));
+    b.op(1, 1, 1, b"a");
+    b.run(|s, now, out| s.handle_detach(now, ConnId(1), 2, out));
+    b.tick(6);
+    assert_eq!(b.s.held().count(), 1);
+    assert!(matches!(sent(&b.owner(70, sick(own::health::Store::Ok))).as_slice(), [Up::Op(_)]));
+}
+
+#[test]
+fn a_new_join_forgets_what_an_earlier_authority_said_of_the_store() {
+    let mut b = Bench::live();
+    b.owner(70, Down::Health(own::Health { store: own::health::Store::Down.into(), ..Default::default() }));
+    b.route(2, 7);
+    b.owner(70, joined(2, 0));
+    assert!(matches!(sent(&b.op(1, 1, 1, b"a")).as_slice(), [Up::Op(_)]));
+}
