@@ -290,23 +290,4 @@ impl World {
         let session = c.session;
         self.with_session(gw, session, |s, now, out| s.handle_attach(now, attaching, out));
     }
-
-    /// The connection is gone.
-    pub fn gw_conn_lost(&mut self, conn: usize) {
-        let (gw, client) = (self.net.conns[conn].gw, self.net.conns[conn].client);
-        if std::mem::replace(&mut self.net.conns[conn].open, false) {
-            self.gws[gw].slow.remove(&conn);
-            let session = self.clients[client].session;
-            self.with_session(gw, session, |s, now, out| s.handle_detach(now, ConnId(conn as u64), 2, out));
-        }
-    }
-
-    /// The first byte of a stamped event left.
-    pub fn gw_delivered(&mut self, gw: usize, session: usize, conn: usize, ver: u64) {
-        if self.net.conns[conn].open && self.gws[gw].sessions.contains_key(&session) {
-            self.with_session(gw, session, |s, now, out| {
-                s.handle_delivered(now, ConnId(conn as u64), ver, now.wall, out);
-            });
-        }
-    }
 }

@@ -86,4 +86,11 @@ impl World {
             }
         }
     }
+
+    /// An owner notices that a link is gone.
+    pub fn owner_link_lost(&mut self, owner: usize, link: usize) {
+        for session in self.owners[owner].auths.keys().copied().collect::<Vec<_>>() {
+            self.with_authority(owner, session, |a, now, out| a.handle_link_down(now, LinkId(link as u64), out));
+        }
+    }
 }

@@ -281,13 +281,6 @@ impl World {
         }
     }
 
-    /// It notices that a link is gone.
-    pub fn owner_link_lost(&mut self, owner: usize, link: usize) {
-        for session in self.owners[owner].auths.keys().copied().collect::<Vec<_>>() {
-            self.with_authority(owner, session, |a, now, out| a.handle_link_down(now, LinkId(link as u64), out));
-        }
-    }
-
     /// The store's answer arrives.
     pub fn store_answer(&mut self, owner: usize, session: usize, incarnation: u64, answer: Answer) {
         if self.owners[owner].auths.get(&session).is_none_or(|a| a.incarnation != incarnation) {

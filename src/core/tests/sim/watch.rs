@@ -8,7 +8,7 @@ use holdfast_core::{
     session::{Action, Limits},
 };
 
-use crate::{check::Binding, world::World};
+use crate::{check::Binding, counts::Seen, world::World};
 
 /// Ops that this batch of actions tells a client about.
 fn answered(out: &[Action]) -> Vec<u64> {
@@ -69,6 +69,9 @@ impl World {
             let age = Duration::from_micros(self.time().wall.0.saturating_sub(*arrived));
             let record = &self.store.records[session];
             let settled = self.oracle.is_decided(session, record, key) || self.oracle.was_nacked(gw, session, key);
+            if settled && self.clients.iter().any(|c| c.gone && c.lane == key.0) {
+                self.counts.seen(Seen::OrphanSettled);
+            }
             if !settled && age < ttl && !told.contains(&key.1) {
                 let what = format!(
                     "gateway {gw} s{session}: op {}:{} left the hold unsettled after {age:?}",
