@@ -41,6 +41,8 @@ const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
 /// A peer that acknowledges nothing for 5 + 5 s is gone with its connection.
 const KEEPALIVE: Duration = Duration::from_secs(5);
+/// A drain that places no session for this long has nobody to place them: the end of the lease tells placement.
+const DRAIN_STALL: Duration = Duration::from_secs(3);
 /// How often a drain looks whether it is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
@@ -206,8 +208,12 @@ async fn drain_all(config: &OwnerConfig, sessions: &Sessions) {
         }
         tokio::time::sleep(DRAIN_LOOK).await;
     }
-    while sessions.len() > 0 && begun.elapsed() < config.drain_max {
+    let (mut left, mut since) = (sessions.len(), Instant::now());
+    while left > 0 && begun.elapsed() < config.drain_max && since.elapsed() < DRAIN_STALL {
         tokio::time::sleep(DRAIN_LOOK).await;
+        if sessions.len() < left {
+            (left, since) = (sessions.len(), Instant::now());
+        }
     }
     tracing::info!(sessions = count, left = sessions.len(), ms = begun.elapsed().as_millis(), "drained");
 }
