@@ -17,6 +17,7 @@ mod e2e {
     mod bad_hello;
     mod bad_ops;
     mod bad_pace;
+    mod dev;
     mod faults;
     mod play;
 }
