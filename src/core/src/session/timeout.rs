@@ -66,9 +66,8 @@ impl Session {
         if let Store::Down { retry_after_ms } = self.store {
             let wait = self.limits.store_down_hold;
             // whoever has left cannot try again: those ops wait for the store until their TTL (6.1)
-            let due = self.hold.select(|h| {
-                h.pending && h.arrived.after(wait) <= now.mono && self.atts.contains_key(&h.conn)
-            });
+            let due =
+                self.hold.select(|h| h.pending && h.arrived.after(wait) <= now.mono && self.atts.contains_key(&h.conn));
             for (lane, seq) in due {
                 self.refuse_for_store(lane, seq, retry_after_ms, out);
             }
