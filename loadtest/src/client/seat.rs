@@ -13,8 +13,9 @@ use super::wire::{self, Frame};
 use crate::journal::{Line, What};
 use crate::verify::is_final;
 
-/// Pause before a refused op or attach is tried again, when the server names none.
+/// Pause before a refused op or attach is tried again, when the server names none; doubled with each attempt of an op.
 const RETRY_US: u64 = 50_000;
+const RETRY_MAX_US: u64 = 1_600_000;
 /// A resync that was not answered is asked again after this.
 const RESYNC_US: u64 = 2_000_000;
 /// Ops one lane may have open (design 4.5).
@@ -297,7 +298,8 @@ impl Seat {
         if !frame.receipt.is_empty() {
             self.pending[i].receipt = Some(Arc::from(&*frame.receipt));
         }
-        self.pending[i].due_us = Some(now_us + (frame.retry_after_ms * 1_000).max(RETRY_US));
+        let doubled = (RETRY_US << self.pending[i].attempt.clamp(1, 6).saturating_sub(1)).min(RETRY_MAX_US);
+        self.pending[i].due_us = Some(now_us + (frame.retry_after_ms * 1_000).max(doubled));
     }
 
     fn receipt(&mut self, now_us: u64, frame: &Frame<'_>, scribe: &mut Scribe) {

@@ -70,18 +70,22 @@ async fn converged(cluster: &Cluster, when: &str) -> anyhow::Result<f64> {
 pub fn judge(load: &Load, lines: &[Line], ops: &[Op], fault: &Fault, report: &mut Report) {
     let pause = stats::longest_pause(ops, fault.stop_us, fault.cont_us) as f64 / 1e3;
     let echoed = ops.iter().filter_map(|o| o.echo).filter(|e| (fault.stop_us..fault.cont_us).contains(&e.0)).count();
-    let moved = load.directory.moves_since(fault.stop_us).len();
+    let moves = load.directory.moves_since(fault.stop_us);
+    let (during, moved) = (moves.iter().filter(|m| m.at_us < fault.cont_us).count(), moves.len());
+    let pause_after = stats::longest_pause(ops, fault.cont_us, fault.end_us) as f64 / 1e3;
     let refused = lines.iter().filter(|l| {
         l.what == What::Nack && &*l.code == "STORE_UNAVAILABLE" && (fault.stop_us..fault.end_us).contains(&l.t_us)
     });
     let read_only = lines.iter().filter(|l| l.what == What::Status && &*l.code == "read_only").count();
     report.set(
         "outage",
-        json!({"echoed": echoed, "longest_pause_ms": pause, "placements_changed": moved,
+        json!({"echoed": echoed, "longest_pause_ms": pause, "longest_pause_after_ms": pause_after,
+            "placements_changed": moved, "placements_changed_during": during,
             "documents_refused": refused.count(), "read_only_statuses": read_only}),
     );
     report.at_least("ops acked during the outage", echoed as f64, 1.0);
     report.at_most("longest pause during the outage, ms", pause, 1_000.0);
-    report.at_most("placements changed", moved as f64, 0.0);
+    report.at_most("placements changed during the outage", during as f64, 0.0);
+    report.at_most("placements changed, returns included", moved as f64, 0.0);
     report.at_least("documents told read_only", read_only as f64, 1.0);
 }
