@@ -13,6 +13,9 @@ use super::{
     Held, Info,
 };
 
+/// Failed renewals in a row after which a lease found gone was lost to an outage of the directory, not of this process. One
+/// failure proves nothing: a process that was stopped finds the answer to its last request timed out.
+const OUTAGE_ERRORS: u32 = 2;
 /// Wait after a failed registration or renewal.
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -39,6 +42,9 @@ enum Turn {
 enum End {
     Stopped,
     LeaseGone,
+    /// The lease ran out while the directory did not answer: this life goes on under another lease, so that placement, which
+    /// holds its re-homing after a silence (design 8.2), finds the same boot and moves nothing.
+    Outage,
 }
 
 impl<T: Info> Keeper<T> {
@@ -56,6 +62,10 @@ impl<T: Info> Keeper<T> {
                         tracing::warn!(name = self.name, error = %e, "the lease could not be revoked and will run out");
                     }
                     return;
+                }
+                End::Outage => {
+                    self.state.send_modify(|s| s.held = false);
+                    tracing::warn!(name = self.name, boot = %self.boot(), "the lease ran out in a directory outage");
                 }
                 End::LeaseGone => {
                     let old = self.boot();
@@ -118,6 +128,8 @@ impl<T: Info> Keeper<T> {
     /// Keeps one life alive.
     async fn keep(&mut self, lease: i64, mut deadline: Instant) -> End {
         let mut renew = Instant::now() + self.times.1;
+        let mut errors = 0;
+        let gone = |errors| if errors >= OUTAGE_ERRORS { End::Outage } else { End::LeaseGone };
         loop {
             let held = self.state.borrow().held;
             let turn = tokio::select! {
@@ -132,19 +144,21 @@ impl<T: Info> Keeper<T> {
                 Turn::Lapse => self.lapse(),
                 Turn::Publish => {
                     if self.publish(lease).await == Err(KvError::LeaseGone) {
-                        return End::LeaseGone;
+                        return gone(errors);
                     }
                 }
                 Turn::Renew => {
                     let asked = Instant::now();
                     match self.renew(lease, deadline).await {
-                        Ok(left) if left.is_zero() => return End::LeaseGone,
+                        Ok(left) if left.is_zero() => return gone(errors),
                         Ok(_) => {
+                            errors = 0;
                             (deadline, renew) = (asked + self.times.0, asked + self.times.1);
                             self.state.send_if_modified(|s| !std::mem::replace(&mut s.held, true));
                         }
                         Err(e) => {
                             tracing::warn!(name = self.name, error = %e, "the lease was not renewed");
+                            errors += 1;
                             renew = Instant::now() + RETRY;
                         }
                     }
