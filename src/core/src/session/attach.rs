@@ -132,12 +132,13 @@ impl Session {
         let seen = Pos { epoch: att.client.seen.epoch, ver: att.ver };
         let why = match () {
             () if seen.epoch == 0 && seen.ver == 0 => Why::First,
-            () if seen.ver > answer.head_ver => Why::Diverged,
+            // for a spectator the head is our own version, which may lag: the owner says whether it diverged
+            () if seen.ver > answer.head_ver && att.is_participant() => Why::Diverged,
             () => Why::Behind,
         };
         let whole = match why {
             Why::Behind if seen.ver == answer.head_ver && self.ver <= seen.ver => Some(Vec::new()),
-            Why::Behind => self.ring.after(seen.ver).filter(|_| self.ver >= answer.head_ver),
+            Why::Behind if seen.ver <= self.ver => self.ring.after(seen.ver).filter(|_| self.ver >= answer.head_ver),
             _ => None,
         };
         let Some(events) = whole else {

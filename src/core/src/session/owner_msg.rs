@@ -9,7 +9,7 @@ use crate::{
     },
     session::{
         Action, Observation, Session, Store,
-        attachment::{Answer, Attachment},
+        attachment::{Answer, Attachment, Why},
     },
     time::Now,
 };
@@ -133,8 +133,18 @@ impl Session {
         }
         if msg.resume != 2 {
             self.answer_spectators(out);
+            self.pull_cut_short(out);
         }
         self.flush_pending(now, out);
+    }
+
+    /// A catch-up that the last link or epoch did not finish is asked for again.
+    fn pull_cut_short(&mut self, out: &mut Vec<Action>) {
+        let behind: Vec<_> =
+            self.atts.values().filter(|a| a.is_live() && a.ver < self.ver).map(Attachment::conn).collect();
+        for conn in behind {
+            self.pull(conn, Why::Behind, out);
+        }
     }
 
     pub(super) fn answer_spectators(&mut self, out: &mut Vec<Action>) {

@@ -305,3 +305,16 @@ fn a_new_join_forgets_what_an_earlier_authority_said_of_the_store() {
     b.owner(70, joined(2, 0));
     assert!(matches!(sent(&b.op(1, 1, 1, b"a")).as_slice(), [Up::Op(_)]));
 }
+
+#[test]
+fn a_catch_up_cut_short_by_a_new_epoch_is_asked_for_again() {
+    let mut b = Bench::live();
+    b.owner(70, event(1, 1, 0));
+    b.owner(70, event(1, 2, 0));
+    b.run(|s, now, out| s.handle_resync(now, ConnId(1), client_frame::Resync { snapshot: true, ..Default::default() }, out));
+    let Down::Event(first) = event(1, 1, 0) else { panic!() };
+    b.owner(70, Down::Event(own::Event { to_att: 101, ..first }));
+    b.route(2, 7);
+    let out = sent(&b.owner(70, joined(2, 2)));
+    assert!(out.iter().any(|m| matches!(m, Up::Pull(p) if p.att == 101)), "{out:?}");
+}

@@ -127,6 +127,7 @@ impl World {
         }
         if self.gws[gw].sessions.get(&session).is_some_and(|g| g.core.is_idle() && g.core.binding().is_none()) {
             self.gws[gw].sessions.remove(&session);
+            self.dir.pinned.retain(|(g, s, _, _)| (*g, *s) != (gw, session));
         }
     }
 
