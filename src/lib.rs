@@ -4,6 +4,9 @@
 //! short lock, decisions by [`holdfast_core`]) -> `upstream` (one stream per owner) -> `owner` (durable write, echo)
 //! and the same way back. `placement` says who the owner is.
 
+// the documentation is read beside the source, so that it may point at what is private
+#![allow(rustdoc::private_intra_doc_links)]
+
 pub mod admin;
 pub mod cli;
 pub mod client;

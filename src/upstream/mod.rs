@@ -14,7 +14,7 @@ pub mod link;
 pub mod pool;
 
 /// The schema's gRPC services; their messages are [`holdfast_core::proto`].
-#[allow(missing_docs, clippy::all, clippy::pedantic)]
+#[allow(missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 pub mod rpc {
     tonic::include_proto!("holdfast.v1");
 }

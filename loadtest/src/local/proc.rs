@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
-/// Clock ticks a second of /proc/<pid>/stat, the same on every Linux that matters.
+/// Clock ticks a second of `/proc/<pid>/stat`, the same on every Linux that matters.
 const TICKS: f64 = 100.0;
 
 pub struct Proc {

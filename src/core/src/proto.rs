@@ -1,6 +1,7 @@
 //! The wire schema's messages, generated from `src/upstream/holdfast.proto`, and the record's.
 
-#![allow(missing_docs, clippy::all, clippy::pedantic)]
+// the comments of a .proto are not rustdoc
+#![allow(missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 
 include!(concat!(env!("OUT_DIR"), "/holdfast.v1.rs"));
 

@@ -2,7 +2,7 @@
 //!
 //! [`Kv`] is either a real etcd ([`etcd`]) or a shared object in this process ([`memory`]) with the same observable
 //! behaviour: one revision per writing transaction, leases, watches with history and compaction. Both pass the same
-//! conformance test ([`conformance`]).
+//! conformance test (`conformance`).
 
 use std::{sync::Arc, time::Duration};
 

@@ -41,7 +41,7 @@ pub enum State {
     Stale,
 }
 
-/// What [`Directory::merge`] did.
+/// What merging an entry did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merge {
     /// New, or a larger epoch.
