@@ -311,7 +311,9 @@ fn a_catch_up_cut_short_by_a_new_epoch_is_asked_for_again() {
     let mut b = Bench::live();
     b.owner(70, event(1, 1, 0));
     b.owner(70, event(1, 2, 0));
-    b.run(|s, now, out| s.handle_resync(now, ConnId(1), client_frame::Resync { snapshot: true, ..Default::default() }, out));
+    b.run(|s, now, out| {
+        s.handle_resync(now, ConnId(1), client_frame::Resync { snapshot: true, ..Default::default() }, out)
+    });
     let Down::Event(first) = event(1, 1, 0) else { panic!() };
     b.owner(70, Down::Event(own::Event { to_att: 101, ..first }));
     b.route(2, 7);
