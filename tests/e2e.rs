@@ -10,6 +10,7 @@ mod e2e {
     mod cluster;
     mod process;
     mod proxy;
+    mod seat;
     mod tokens;
 
     mod bad_config;

@@ -3,7 +3,7 @@
 use std::{net::TcpListener, path::PathBuf};
 
 use super::{
-    process::{DEADLINE, Etcd, LOOK_EVERY, Process, free_port, holdfast},
+    process::{DEADLINE, Etcd, LOOK_EVERY, Process, free_port, holdfast, scratch},
     tokens,
 };
 
@@ -11,7 +11,7 @@ struct Dir(tempfile::TempDir);
 
 impl Dir {
     fn new() -> Self {
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let dir = scratch();
         std::fs::write(dir.path().join("jwks.json"), tokens::jwks()).unwrap();
         Self(dir)
     }

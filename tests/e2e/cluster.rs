@@ -6,7 +6,7 @@ use tokio::sync::OnceCell;
 
 use super::{
     client::Client,
-    process::{DEADLINE, Etcd, LOOK_EVERY, Process, free_port, holdfast},
+    process::{DEADLINE, Etcd, LOOK_EVERY, Process, free_port, holdfast, scratch},
     proxy::Proxy,
     tokens,
 };
@@ -77,7 +77,7 @@ impl Plan {
 
     /// Starts it all and waits until a client is welcomed and a session can be created.
     pub async fn start(self) -> Cluster {
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let dir = scratch();
         std::fs::write(dir.path().join("jwks.json"), tokens::jwks()).unwrap();
         let directory = Etcd::start(dir.path(), "directory");
         let store = Etcd::start(dir.path(), "store");

@@ -96,6 +96,21 @@ impl Drop for Process {
     }
 }
 
+/// A fresh directory. Those of test runs that have ended are removed first: a run that shares one until its end cannot.
+pub fn scratch() -> tempfile::TempDir {
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    for entry in std::fs::read_dir(root).unwrap().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|n| n.strip_prefix("e2e-")).and_then(|n| n.split('-').next());
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            // another run may be doing the same
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+    let prefix = format!("e2e-{}-", std::process::id());
+    tempfile::Builder::new().prefix(&prefix).tempdir_in(root).unwrap()
+}
+
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
