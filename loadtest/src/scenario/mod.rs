@@ -91,7 +91,8 @@ fn shape(name: &'static str, run: &Run) -> Shape {
     let lease_s = kind.lease_ms() / 1_000;
     let sessions = run.sessions.or(run.victim_sessions.map(|n| n * owners)).unwrap_or(1_000);
     let (reactions, duration_s) = match name {
-        "crash" => (100, 5 + lease_s + 8),
+        // with a cap that is hit, time for the node that comes later
+        "crash" => (100, 5 + lease_s + if run.cap as usize * (owners - 1) < sessions { 14 + lease_s } else { 8 }),
         "zombie" => (400, 5 + lease_s + 12),
         "etcd-outage" => (100, 65),
         "store-sick" => (100, 35),

@@ -58,7 +58,13 @@ pub async fn fault(load: &Load, cluster: &mut Cluster) -> anyhow::Result<Fault> 
         })
         .filter_map(|l| l.rsplit_once(' ').and_then(|(n, v)| Some((n.to_owned(), v.parse().ok()?))))
         .collect();
-    Ok(Fault { victim: Victim { node: format!("owner-{index}"), at_us, sessions }, cont_us, store_rev, back, counters })
+    Ok(Fault {
+        victim: Victim { node: format!("owner-{index}"), at_us, sessions, capped: false },
+        cont_us,
+        store_rev,
+        back,
+        counters,
+    })
 }
 
 pub fn judge(load: &Load, lines: &[Line], record: &Record, fault: &Fault, report: &mut Report) {
