@@ -22,6 +22,7 @@ use crate::{
 use attachment::Attachment;
 use binding::Binding;
 use hold::Hold;
+use refused::Refused;
 use ring::Ring;
 
 mod attach;
@@ -34,6 +35,7 @@ mod hold;
 mod op;
 mod owner_msg;
 mod reaction;
+mod refused;
 mod ring;
 mod settle;
 mod timeout;
@@ -66,6 +68,7 @@ pub struct Session {
     hold: Hold,
     /// Where a lane must go back to after a retryable nack.
     resume_at: BTreeMap<Lane, u64>,
+    refused: Refused,
     ring: Ring,
     /// Newest version this gateway has, and the newest epoch it was live in.
     ver: u64,
@@ -94,6 +97,7 @@ impl Session {
             atts: BTreeMap::new(),
             hold: Hold::default(),
             resume_at: BTreeMap::new(),
+            refused: Refused::default(),
             ring: Ring::default(),
             ver: 0,
             epoch: 0,

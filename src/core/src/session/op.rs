@@ -6,7 +6,7 @@ use crate::{
     mutant::{self, Mutant},
     proto::{self, Applied, Code, client_frame, server_frame, server_frame::F},
     session::{Action, Arrival, Observation, Session, Store, attach::deliver, hold::Held},
-    time::Now,
+    time::{Now, Wall},
 };
 
 /// Wait told with a refusal that time alone will cure, ms.
@@ -71,6 +71,9 @@ impl Session {
             Ok(true) => self.hold_op((now, arrival), conn, op, (lane, digest), out),
             Ok(false) => {}
             Err(no) => {
+                if no.code as i32 / 100 == 2 {
+                    self.keep_stamp(now, conn, (lane, id.seq), &digest, arrival);
+                }
                 if no.code as i32 / 100 == 2 && no.code != Code::Gap {
                     let back_to = self.resume_at.entry(lane).or_insert(id.seq);
                     *back_to = (*back_to).min(id.seq);
@@ -78,6 +81,13 @@ impl Session {
                 self.nack_op(conn, &op, &no, out);
             }
         }
+    }
+
+    /// The retry will have arrived when this one did.
+    fn keep_stamp(&mut self, now: Now, conn: ConnId, id: (Lane, u64), digest: &bytes::Bytes, arrival: &Arrival) {
+        let Some(principal) = att_principal(self, conn) else { return };
+        let (sent_at_us, sent_ver) = self.delivered_before(&principal, arrival.at);
+        self.refused.keep(now.mono, id, (&principal, digest), stamp(arrival, sent_at_us, sent_ver));
     }
 
     /// True: hold it. False: it is held already, nothing to do.
@@ -194,14 +204,10 @@ impl Session {
         let (sent_at_us, sent_ver) = self.delivered_before(&principal, arrival.at);
         let seq = op.op.as_ref().map_or(0, |o| o.seq);
         let attempt = op.attempt.max(1);
-        let bytes = encode_held(
-            self.id.as_str(),
-            op,
-            (lane, &digest),
-            &principal,
-            &participant,
-            stamp(arrival, sent_at_us, sent_ver),
-        );
+        let first = self.refused.take(now.mono, (lane, seq), (&principal, &digest));
+        let stamp = first.unwrap_or_else(|| stamp(arrival, sent_at_us, sent_ver));
+        let arrived_at = Wall(stamp.arrived_at_us);
+        let bytes = encode_held(self.id.as_str(), op, (lane, &digest), &principal, &participant, stamp);
         out.push(Action::Held { ops: 1, bytes: i64::try_from(bytes.len()).unwrap_or(i64::MAX) });
         let waits = !self.is_open() || self.store != Store::Ok || self.hold.iter().any(|h| h.pending);
         self.hold.insert(Held {
@@ -211,7 +217,7 @@ impl Session {
             seq,
             digest,
             bytes,
-            arrived_at: arrival.at,
+            arrived_at,
             arrived: now.mono,
             conn,
             attempt,

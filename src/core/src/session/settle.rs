@@ -150,6 +150,9 @@ impl Session {
 
     fn nack_held(&mut self, held: &Held, said: &Said<'_>, out: &mut Vec<Action>) {
         out.push(Action::Observe(Observation::Nacked(said.code)));
+        if said.code as i32 / 100 == 2 {
+            self.refused.keep_held(held.arrived, held);
+        }
         let Some(att) = self.atts.get(&held.conn) else { return };
         let op = crate::message::op_id(held.lane.as_bytes(), held.seq);
         let frame = server_frame::Nack {

@@ -63,6 +63,7 @@ impl Bench {
             kind: "game:60+0".into(),
             ended: false,
             revision: 5,
+            unowned_from_ms: 0,
         };
         self.run(|s, now, out| s.handle_route(now, &route, out))
     }
@@ -254,6 +255,24 @@ fn the_first_delivery_of_a_stamped_event_is_the_one_that_counts() {
     let held = <proto::HeldOp as prost::Message>::decode(b.s.held().next().unwrap().held.clone()).unwrap();
     let stamp = <proto::Stamp as prost::Message>::decode(held.stamp).unwrap();
     assert_eq!((stamp.sent_at_us, stamp.sent_ver, stamp.arrived_at_us), (900, 1, 1_000_000));
+}
+
+#[test]
+fn the_retry_of_a_refused_op_keeps_its_first_stamp_and_another_payload_does_not() {
+    let mut b = Bench::live();
+    b.route(2, 0); // parked
+    assert_eq!(nack_code(&b.op(1, 1, 1, b"a")), Code::NoOwner);
+    let arrived = |b: &Bench| {
+        let held = <proto::HeldOp as prost::Message>::decode(b.s.held().next().unwrap().held.clone()).unwrap();
+        <proto::Stamp as prost::Message>::decode(held.stamp).unwrap().arrived_at_us
+    };
+    b.tick(7);
+    b.route(3, 8);
+    b.op(1, 1, 2, b"a");
+    assert_eq!(arrived(&b), 1_000_000);
+    b.tick(13);
+    b.op(1, 1, 3, b"other");
+    assert_eq!(arrived(&b), 21_000_000);
 }
 
 #[test]
