@@ -23,7 +23,7 @@ use tonic::transport::Server;
 use super::{
     OwnerConfig,
     service::{RECEIVE_MAX, Service},
-    sessions::{Counters, Sessions},
+    sessions::{Counters, Jobs, Sessions},
     store::Store,
     work,
 };
@@ -71,7 +71,9 @@ pub async fn run_with(
     let clock = Clock::start();
     let boot = clock.boot();
     // one request at a time per session; twice, because a session may be replaced while its request is under way
-    let (jobs, job_queue) = mpsc::channel(config.cap as usize * 2 + 1_024);
+    let (urgent, urgent_queue) = mpsc::channel(config.cap as usize * 2 + 1_024);
+    let (first, first_queue) = mpsc::channel(config.cap as usize * 2 + 1_024);
+    let jobs = Jobs { urgent, first };
     let (notices, notice_queue) = mpsc::channel(config.cap as usize * 2 + 1_024);
     let sessions = Arc::new(Sessions::new(clock.clone(), config.authority(boot, &addr), jobs, notices, counters));
     let drain = Arc::new(Notify::new());
@@ -83,7 +85,7 @@ pub async fn run_with(
     let mut tasks = JoinSet::new();
     let (stop, stopped) = watch::channel(false);
     tasks.spawn(serve(listener, Service::new(sessions.clone(), config.link_token.clone()), stopped));
-    tasks.spawn(ok(work::store(job_queue, sessions.clone(), store.clone(), config.directory.clone())));
+    tasks.spawn(ok(work::store((urgent_queue, first_queue), sessions.clone(), store.clone())));
     tasks.spawn(ok(work::probe(sessions.clone(), store)));
     tasks.spawn(ok(work::notices(notice_queue, sessions.clone(), config.directory.clone())));
     tasks.spawn(ok(wake(sessions.clone(), clock)));

@@ -86,6 +86,12 @@ pub(super) enum Notice {
 #[derive(Debug)]
 pub(super) struct Slot {
     pub id: SessionId,
+    /// A read of the record is queued and has not begun.
+    pub unread: AtomicBool,
+    /// It is in the urgent queue as well: a gateway holds ops for it.
+    pub urged: AtomicBool,
+    /// `Route.unowned_from_ms` of the assignment.
+    pub unowned_from_ms: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -114,15 +120,24 @@ pub(super) struct Sessions {
     config: RwLock<Arc<AuthorityConfig>>,
     slots: DashMap<SessionId, Arc<Slot>>,
     pub links: DashMap<LinkId, LinkTx>,
-    jobs: mpsc::Sender<Job>,
+    jobs: Jobs,
     notices: mpsc::Sender<Notice>,
+}
+
+/// The two queues of store work. A takeover of thousands of sessions fills the second; what somebody waits for must not
+/// stand behind it (design 7.1: sessions with held ops first).
+pub(super) struct Jobs {
+    /// Writes (claims too), reads of sessions that were live, and of those a gateway holds ops for.
+    pub urgent: mpsc::Sender<Job>,
+    /// First reads.
+    pub first: mpsc::Sender<Job>,
 }
 
 impl Sessions {
     pub fn new(
         clock: Clock,
         config: AuthorityConfig,
-        jobs: mpsc::Sender<Job>,
+        jobs: Jobs,
         notices: mpsc::Sender<Notice>,
         counters: Arc<Counters>,
     ) -> Self {
@@ -200,7 +215,13 @@ impl Sessions {
             return;
         };
         let core = Authority::new(session.clone(), &route.kind, route.epoch, self.config(), app);
-        let slot = Arc::new(Slot { id: session.clone(), inner: Mutex::new(Inner { core, wake: None }) });
+        let slot = Arc::new(Slot {
+            id: session.clone(),
+            unread: AtomicBool::new(false),
+            urged: AtomicBool::new(false),
+            unowned_from_ms: AtomicU64::new(route.unowned_from_ms),
+            inner: Mutex::new(Inner { core, wake: None }),
+        });
         // two tellers at once (watch and a gateway): the first one's is kept
         let kept = self.slots.entry(session.clone()).or_insert(slot).clone();
         let held = self.lease.load(Ordering::Acquire);
@@ -229,7 +250,11 @@ impl Sessions {
             }
         }
         let slot = slot?;
+        let held = matches!(msg, gateway_msg::M::Op(_));
         self.drive(&slot, |core, now, out| core.handle_link_msg(now, link.id, msg, out));
+        if held && slot.unread.load(Ordering::Acquire) && !slot.urged.swap(true, Ordering::AcqRel) {
+            self.job(Job::Load { slot: slot.clone(), first: true }, true);
+        }
         Some(session)
     }
 
@@ -294,8 +319,12 @@ impl Sessions {
     fn perform(&self, slot: &Arc<Slot>, core: &Core, effect: Effect) -> bool {
         match effect {
             Effect::Send { link, msg } => self.send(slot, link, msg),
-            Effect::Load => self.job(Job::Load { slot: slot.clone(), first: core.ver() == 0 && !core.is_active() }),
-            Effect::Write(set) => self.job(Job::Write { slot: slot.clone(), set }),
+            Effect::Load => {
+                let first = core.ver() == 0 && !core.is_active();
+                slot.unread.store(true, Ordering::Release);
+                self.job(Job::Load { slot: slot.clone(), first }, !first);
+            }
+            Effect::Write(set) => self.job(Job::Write { slot: slot.clone(), set }, true),
             Effect::Deposed { by_epoch } => {
                 self.counters.deposed.add(1);
                 tracing::debug!(session = %slot.id, epoch = core.epoch(), by_epoch, "no longer ours");
@@ -321,9 +350,10 @@ impl Sessions {
         tx.send(msg);
     }
 
-    fn job(&self, job: Job) {
-        // one outstanding per session, and the queue has room for twice the sessions: not full in practice
-        if let Err(e) = self.jobs.try_send(job) {
+    fn job(&self, job: Job, urgent: bool) {
+        let queue = if urgent { &self.jobs.urgent } else { &self.jobs.first };
+        // one outstanding per session, and each queue has room for twice the sessions: not full in practice
+        if let Err(e) = queue.try_send(job) {
             tracing::error!("the store's queue is over: {e}");
         }
     }

@@ -1,6 +1,9 @@
 //! The tasks behind the sessions: store requests, the store's probe, notices to placement.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use holdfast_core::{
     id::{Boot, SessionId},
@@ -12,7 +15,7 @@ use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 use tonic::transport::{Channel, Endpoint};
 
 use super::{
-    sessions::{Job, Notice, Sessions},
+    sessions::{Job, Notice, Sessions, Slot},
     store::Store,
 };
 use crate::{
@@ -22,6 +25,8 @@ use crate::{
 
 /// Store requests in flight at once. 1,120 claims are two round trips each: at 2 ms, 1,120 x 2 x 2 / 128 = 35 ms.
 const STORE_PARALLEL: usize = 128;
+/// Of these, first reads begin only while fewer than this many are in flight: the rest is kept for what is urgent.
+const FIRST_PARALLEL: usize = 32;
 /// Notices in flight at once.
 const NOTICE_PARALLEL: usize = 32;
 /// How often the store is probed, and how long it may take: down is known within 2 x 400 ms.
@@ -31,8 +36,12 @@ const PROBE_MAX: Duration = Duration::from_millis(400);
 const CALL_MAX: Duration = Duration::from_secs(2);
 const NOTICE_TRIES: u32 = 5;
 
-/// Runs store requests until the queue ends.
-pub(super) async fn store(mut jobs: mpsc::Receiver<Job>, sessions: Arc<Sessions>, store: Store, directory: Kv) {
+/// Runs store requests, urgent ones first, until the queues end.
+pub(super) async fn store(
+    (mut urgent, mut first): (mpsc::Receiver<Job>, mpsc::Receiver<Job>),
+    sessions: Arc<Sessions>,
+    store: Store,
+) {
     let mut running = JoinSet::new();
     loop {
         tokio::select! {
@@ -42,22 +51,27 @@ pub(super) async fn store(mut jobs: mpsc::Receiver<Job>, sessions: Arc<Sessions>
                     tracing::error!("a store request's task ended badly: {e}");
                 }
             }
-            job = jobs.recv(), if running.len() < STORE_PARALLEL => match job {
-                Some(job) => {
-                    running.spawn(request(job, sessions.clone(), store.clone(), directory.clone()));
-                }
+            job = urgent.recv(), if running.len() < STORE_PARALLEL => match job {
+                Some(job) => drop(running.spawn(request(job, sessions.clone(), store.clone()))),
                 None => return,
             },
+            Some(job) = first.recv(), if running.len() < FIRST_PARALLEL => {
+                running.spawn(request(job, sessions.clone(), store.clone()));
+            }
         }
     }
 }
 
-async fn request(job: Job, sessions: Arc<Sessions>, store: Store, directory: Kv) {
+async fn request(job: Job, sessions: Arc<Sessions>, store: Store) {
     match job {
         Job::Load { slot, first } => {
+            if !slot.unread.swap(false, Ordering::AcqRel) {
+                return; // the urgent queue was faster
+            }
+            slot.urged.store(false, Ordering::Release);
             sessions.counters.loads.add(1);
-            let unowned = async { if first { unowned_us(&slot.id, &sessions, &directory).await } else { 0 } };
-            let (loaded, unowned_us) = tokio::join!(store.load(&slot.id), unowned);
+            let loaded = store.load(&slot.id).await;
+            let unowned_us = if first { unowned_us(&slot, &sessions) } else { 0 };
             if let Err(e) = &loaded {
                 tracing::warn!(session = %slot.id, "record not read: {e}");
             }
@@ -86,14 +100,11 @@ async fn request(job: Job, sessions: Arc<Sessions>, store: Store, directory: Kv)
 }
 
 /// Time since the session lost its last owner, by the directory (design 5.5); 0 = planned, new or not known.
-async fn unowned_us(session: &SessionId, sessions: &Sessions, directory: &Kv) -> u64 {
-    let key = keys::session(session);
-    let Ok(Ok((Some(item), _))) = timeout(Duration::from_millis(300), directory.get(&key)).await else { return 0 };
-    let Ok(placement) = Placement::decode(item.value) else { return 0 };
-    if placement.boot != sessions.config().boot.0 || placement.unowned_from_ms == 0 {
-        return 0;
+fn unowned_us(slot: &Slot, sessions: &Sessions) -> u64 {
+    match slot.unowned_from_ms.load(Ordering::Relaxed) {
+        0 => 0,
+        from_ms => sessions.clock.now().wall.0.saturating_sub(from_ms * 1000),
     }
-    sessions.clock.now().wall.0.saturating_sub(placement.unowned_from_ms * 1000)
 }
 
 /// Tells all gateways when the store stops or starts to answer, for the sessions nobody writes to.

@@ -73,6 +73,7 @@ pub fn route(placement: &Placement, revision: i64) -> Route {
         kind: placement.kind.as_str().into(),
         ended: placement.state() == placement::State::Ended,
         revision,
+        unowned_from_ms: placement.unowned_from_ms,
     }
 }
 

@@ -184,7 +184,7 @@ fn spec(conn: u64) -> ClientSpec {
 
 fn route(boot: Boot, epoch: u64) -> Route {
     let (node, addr, kind) = ("n1".into(), "127.0.0.1:9".into(), "document".into());
-    Route { epoch, boot, node, addr, kind, ended: false, revision: 5 }
+    Route { epoch, boot, node, addr, kind, ended: false, revision: 5, unowned_from_ms: 0 }
 }
 
 fn sent(rx: &mut mpsc::Receiver<Queued>) -> Vec<M> {

@@ -6,7 +6,16 @@ fn unit(id: &str) -> PlacementUnit {
 }
 
 fn at(epoch: u64, node: &str, boot: u64, revision: i64) -> Route {
-    Route { epoch, boot: Boot(boot), node: node.into(), addr: "".into(), kind: "game".into(), ended: false, revision }
+    Route {
+        epoch,
+        boot: Boot(boot),
+        node: node.into(),
+        addr: "".into(),
+        kind: "game".into(),
+        ended: false,
+        revision,
+        unowned_from_ms: 0,
+    }
 }
 
 fn node(boot: u64, addr: &str) -> NodeInfo {

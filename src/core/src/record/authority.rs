@@ -401,9 +401,13 @@ impl<A: App> Authority<A> {
 
     /// When to call `handle_timeout` at the latest.
     pub fn poll_timeout(&self) -> Option<Mono> {
-        let late = self.asked_at.filter(|_| !self.down).map(|at| at.after(self.config.write_late));
+        let late = self.asked_at.filter(|_| !self.down).map(|at| at.after(self.late_after()));
         let retry = self.retry_at.filter(|_| self.phase == Phase::Waiting);
         [late, retry, self.reactions.poll_timeout(), self.app_timer()].into_iter().flatten().min()
+    }
+
+    fn late_after(&self) -> Duration {
+        if self.claimed { self.config.write_late } else { self.config.claim_late }
     }
 
     fn app_timer(&self) -> Option<Mono> {
@@ -418,7 +422,7 @@ impl<A: App> Authority<A> {
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Now, out: &mut Vec<Effect>) {
         self.last = now;
-        if !self.down && self.asked_at.is_some_and(|at| at.after(self.config.write_late) <= now.mono) {
+        if !self.down && self.asked_at.is_some_and(|at| at.after(self.late_after()) <= now.mono) {
             self.go_down(out);
         }
         if self.phase == Phase::Waiting && self.retry_at.is_some_and(|at| at <= now.mono) {

@@ -126,6 +126,9 @@ pub struct AuthorityConfig {
     pub lanes_max: usize,
     /// A write in flight this long means `Health{DOWN}` (detection within 1 s, design 6.7).
     pub write_late: Duration,
+    /// The same for the reads and the claim of a takeover, which may queue behind thousands of others; a store that is
+    /// down is noticed by its probe and by those who write.
+    pub claim_late: Duration,
     /// The app's own timer does not fire for this long after a claim or after the store was down: ops held at gateways come
     /// first (design 5.4: nobody is flagged while an op that arrived in time is held).
     pub app_grace: Duration,
@@ -148,6 +151,7 @@ impl Default for AuthorityConfig {
             tail_events: 512,
             lanes_max: 10_000,
             write_late: Duration::from_millis(800),
+            claim_late: Duration::from_secs(3),
             app_grace: Duration::from_secs(10),
             retry_min: Duration::from_millis(50),
             retry_max: Duration::from_secs(1),

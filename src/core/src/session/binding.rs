@@ -271,6 +271,7 @@ impl Session {
                 kind: self.kind.clone(),
                 ended: false,
                 revision: 0,
+                unowned_from_ms: 0,
             };
             self.handle_route(now, &route, out);
             return;

@@ -144,6 +144,8 @@ pub struct Route {
     pub ended: bool,
     /// etcd revision that says so; 0 = a hint.
     pub revision: i64,
+    /// When the last owner's end was seen, ms since 1970; 0 = a planned move, or not known (`Placement.unowned_from_ms`).
+    pub unowned_from_ms: u64,
 }
 
 /// What the driver has to do, in order, before it lets go of the session's lock.

@@ -53,6 +53,7 @@ impl Directory {
             kind: "".into(),
             ended: false,
             revision: 0,
+            unowned_from_ms: 0,
         };
         Self {
             frozen: false,
@@ -98,6 +99,7 @@ impl World {
             kind: self.cfg.kind.into(),
             ended: false,
             revision: self.dir.revision,
+            unowned_from_ms: 0,
         };
         trace!(self, "directory: s{session} epoch {} -> {} {:?}", route.epoch, route.node, route.boot);
         self.dir.routes[session] = route.clone();
