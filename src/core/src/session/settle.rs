@@ -183,7 +183,10 @@ impl Session {
     /// Store health as the owner sees it.
     pub(super) fn health(&mut self, now: Now, msg: &owner_msg::Health, out: &mut Vec<Action>) {
         use owner_msg::health::Store as S;
-        let retry_after_ms = msg.retry_after_ms.max(250);
+        // sessions of one owner hear of it in the same moment: their clients must not come back in step
+        let base = msg.retry_after_ms.max(250);
+        let draw = self.id.as_str().bytes().fold(7_u32, |x, b| x.wrapping_mul(31).wrapping_add(b.into()));
+        let retry_after_ms = base.saturating_add(draw % base);
         let store = match msg.store() {
             S::Down => Store::Down { retry_after_ms },
             S::ReadOnly => Store::ReadOnly { retry_after_ms },
