@@ -17,8 +17,7 @@ use tokio::{
     task::JoinSet,
     time::Instant,
 };
-use tokio_stream::wrappers::TcpListenerStream;
-use tonic::transport::Server;
+use tonic::transport::{Server, server::TcpIncoming};
 
 use super::{
     OwnerConfig,
@@ -127,14 +126,15 @@ async fn wake(sessions: Arc<Sessions>, clock: Clock) {
 
 async fn serve(listener: TcpListener, service: Service, mut stop: watch::Receiver<bool>) -> anyhow::Result<()> {
     let service = OwnerServer::new(service).max_decoding_message_size(RECEIVE_MAX).max_encoding_message_size(16 << 20);
+    // the builder's own tcp_nodelay is ignored for sockets it did not accept; without it echoes wait for delayed ACKs
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     Server::builder()
-        .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .add_service(service)
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), async move {
+        .serve_with_incoming_shutdown(incoming, async move {
             let _closed = stop.wait_for(|s| *s).await;
         })
         .await

@@ -16,8 +16,8 @@ use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
 };
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
-use tonic::{Request, Response, Status};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, transport::server::TcpIncoming};
 
 use super::{
     config::PlacementConfig,
@@ -69,7 +69,7 @@ pub async fn run_on(
     let election = tokio::spawn(campaign(kv, me, role_tx, stop.clone()));
     let server = tonic::transport::Server::builder()
         .add_service(PlacementServiceServer::new(Front(shared)))
-        .serve_with_incoming(TcpListenerStream::new(listener));
+        .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
     let result = tokio::select! {
         () = shutdown => Ok(()),
         ended = server => ended.context("the placement server failed"),
