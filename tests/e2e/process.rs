@@ -111,9 +111,19 @@ pub fn scratch() -> tempfile::TempDir {
     tempfile::Builder::new().prefix(&prefix).tempdir_in(root).unwrap()
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago, given once per process, below the range from which the kernel takes the ports of
+/// outgoing connections (32,768 and up): those would take it before its server listens.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let from = std::process::id().wrapping_mul(61);
+    loop {
+        let n = from.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 22_000;
+        let port = 10_000 + u16::try_from(n).unwrap_or_default();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// The program under test, run to its end: status and everything it printed.

@@ -75,7 +75,7 @@ impl Cluster {
         }
         let signer = Signer::create(dir.path())?;
         let tls = if spec.tls { Some(config::certificate(dir.path())?) } else { None };
-        let ports = ports()?;
+        let ports = ports();
         let path = shared(&spec, dir.path(), (&directory_url, &store_url, ports.main)).placement(ports)?;
         let placement = Node { proc: holdfast(&program, "placement", "placement-0", &path, dir.path())?, ports };
         let mut cluster = Cluster {
@@ -105,7 +105,7 @@ impl Cluster {
 
     /// One more owner; it joins when it is ready.
     pub fn add_owner(&mut self) -> anyhow::Result<()> {
-        let (node, ports) = (format!("owner-{}", self.owners.len()), ports()?);
+        let (node, ports) = (format!("owner-{}", self.owners.len()), ports());
         let path = self.shared().owner(&node, ports)?;
         let proc = holdfast(&self.program, "owner", &node, &path, self.dir.path())?;
         self.owners.push(Node { proc, ports });
@@ -113,7 +113,7 @@ impl Cluster {
     }
 
     fn add_gateway(&mut self, i: usize) -> anyhow::Result<()> {
-        let (node, ports) = (format!("gw-{i}"), ports()?);
+        let (node, ports) = (format!("gw-{i}"), ports());
         let path = self.shared().gateway(&node, ports)?;
         let proc = holdfast(&self.program, "gateway", &node, &path, self.dir.path())?;
         self.gateways.push(Node { proc, ports });
@@ -205,7 +205,7 @@ fn holdfast(program: &Path, role: &str, node: &str, config: &Path, dir: &Path) -
 }
 
 fn etcd(name: &str, dir: &Path) -> anyhow::Result<(Proc, String)> {
-    let (client, peer) = (ports()?.main, ports()?.main);
+    let (client, peer) = (ports().main, ports().main);
     let (url, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
     let data = dir.join(format!("{name}.etcd"));
     let mut args = Vec::new();
@@ -226,10 +226,24 @@ fn etcd(name: &str, dir: &Path) -> anyhow::Result<(Proc, String)> {
     Ok((Proc::spawn(name, Path::new("/usr/bin/etcd"), &args, dir)?, url))
 }
 
-/// Two ports that were free a moment ago.
-fn ports() -> anyhow::Result<Ports> {
-    let held = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
-    Ok(Ports { main: held[0].local_addr()?.port(), admin: held[1].local_addr()?.port() })
+/// Two free ports.
+fn ports() -> Ports {
+    Ports { main: free_port(), admin: free_port() }
+}
+
+/// A port that was free a moment ago, given once per process, below the range from which the kernel takes the ports of
+/// outgoing connections (32,768 and up): those would take it before its server listens.
+fn free_port() -> u16 {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let from = std::process::id().wrapping_mul(61);
+    loop {
+        let n = from.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 22_000;
+        let port = 10_000 + u16::try_from(n).unwrap_or_default();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Polls until `ready` says yes.
