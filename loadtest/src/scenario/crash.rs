@@ -26,8 +26,8 @@ pub struct Fault {
 /// Sessions nobody has room for stay parked this long, until another node comes.
 const PARKED: Duration = Duration::from_secs(4);
 /// The victim is stopped this long before it is killed. An answer takes 2 ms: a plain kill often finds nothing under way,
-/// and then nothing is resent. At 67 ops a second for its 167 sessions some 13 are forwarded and unanswered.
-const IN_FLIGHT: Duration = Duration::from_millis(200);
+/// and then nothing is resent. At 67 ops a second for its 167 sessions some 20 are forwarded and unanswered.
+const IN_FLIGHT: Duration = Duration::from_millis(300);
 
 pub async fn fault(load: &Load, cluster: &mut Cluster) -> anyhow::Result<Fault> {
     let (index, sessions) = load.victim()?;
