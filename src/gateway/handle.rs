@@ -13,6 +13,7 @@ use super::{
     outbox::Outbox,
     port::Downstream as _,
 };
+use crate::transport::Peer;
 
 /// What others may know and do about a running listener. Cheap to clone.
 #[derive(Clone)]
@@ -26,6 +27,8 @@ pub struct Handle {
 pub struct ConnectionView {
     /// Its id, as in `welcome.conn`.
     pub conn: String,
+    /// Who is at its other end.
+    pub peer: Peer,
     /// `sub`; `None` before hello.
     pub principal: Option<Arc<str>>,
     /// Attached sessions.
@@ -49,6 +52,7 @@ impl Handle {
             let sessions = state.queue.sessions().map(ToString::to_string).collect();
             ConnectionView {
                 conn: label(o.conn),
+                peer: o.peer,
                 principal: o.principal.get().cloned(),
                 sessions,
                 queued_bytes: state.queue.bytes(),

@@ -36,6 +36,7 @@ use super::{
 use crate::{
     clock::Clock,
     transport::{
+        Peer,
         socket::{Stream, Timed},
         websocket,
     },
@@ -131,9 +132,9 @@ impl Listener {
     async fn accepted(&mut self, mut accepted: io::Result<(TcpStream, SocketAddr)>, tasks: &mut JoinSet<()>) {
         for _ in 0..ACCEPTS_PER_TURN {
             match accepted {
-                Ok((socket, _)) => {
+                Ok((socket, from)) => {
                     self.backoff = BACKOFF_MIN;
-                    self.start(socket, tasks);
+                    self.start(socket, Peer::known(from), tasks);
                 }
                 Err(e) => return self.failed(&e).await,
             }
@@ -145,14 +146,14 @@ impl Listener {
         tokio::task::yield_now().await;
     }
 
-    fn start(&self, socket: TcpStream, tasks: &mut JoinSet<()>) {
+    fn start(&self, socket: TcpStream, peer: Peer, tasks: &mut JoinSet<()>) {
         Stats::add(&self.handle.stats().accepted);
         match admit(&self.handle.shared) {
             Some((open, handshake)) => {
                 let handle = self.handle.clone();
                 tasks.spawn(async move {
                     // Boxed apart: a task is as large as its largest state, and the handshake's is gone soon.
-                    if let Some(connection) = Box::pin(handle.client(socket, handshake)).await {
+                    if let Some(connection) = Box::pin(handle.client(socket, peer, handshake)).await {
                         let conn = connection.0;
                         Box::pin(connection.1.run()).await;
                         handle.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&conn);
@@ -204,7 +205,7 @@ impl Listener {
 
 impl Handle {
     /// TLS and upgrade, in bounded time.
-    async fn client(&self, socket: TcpStream, handshake: Held) -> Option<(ConnId, Connection)> {
+    async fn client(&self, socket: TcpStream, peer: Peer, handshake: Held) -> Option<(ConnId, Connection)> {
         let config = &self.shared.config;
         let shake = async {
             socket.set_nodelay(true)?;
@@ -223,12 +224,13 @@ impl Handle {
             Ok(upgraded) => upgraded?,
             Err(e) => {
                 Stats::add(&self.shared.stats.handshakes_failed);
-                tracing::debug!(error = %e, "handshake failed");
+                tracing::debug!(%peer, error = %e, "handshake failed");
                 return None;
             }
         };
         let conn = ConnId(NEXT.fetch_add(1, Ordering::Relaxed));
-        let outbox = Arc::new(Outbox::new(conn, upgrade.form, budget(config), self.shared.clock.clone()));
+        tracing::debug!(conn = super::connection::label(conn), %peer, "upgraded");
+        let outbox = Arc::new(Outbox::new(conn, peer, upgrade.form, budget(config), self.shared.clock.clone()));
         self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(conn, outbox.clone());
         Some((conn, Connection::new(self.shared.clone(), outbox, upgrade, socket)))
     }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    transport::{Form, outgoing::Outgoing},
+    transport::{Form, Peer, outgoing::Outgoing},
 };
 
 /// Longest close reason, in bytes (RFC 6455, 5.5).
@@ -22,6 +22,8 @@ pub const REASON_BYTES_MAX: usize = 123;
 pub struct Outbox {
     /// The connection it belongs to.
     pub conn: ConnId,
+    /// Who is at its other end.
+    pub peer: Peer,
     /// `sub`, once hello was said.
     pub principal: OnceLock<Arc<str>>,
     clock: Clock,
@@ -43,9 +45,9 @@ pub struct State {
 impl Outbox {
     /// An empty one.
     #[must_use]
-    pub fn new(conn: ConnId, form: Form, budget: Budget, clock: Clock) -> Self {
+    pub fn new(conn: ConnId, peer: Peer, form: Form, budget: Budget, clock: Clock) -> Self {
         let state = State { queue: Queue::new(form, budget), close: None, closed: false };
-        Self { conn, principal: OnceLock::new(), clock, waker: AtomicWaker::new(), state: Mutex::new(state) }
+        Self { conn, peer, principal: OnceLock::new(), clock, waker: AtomicWaker::new(), state: Mutex::new(state) }
     }
 
     /// The state; never held across a call into a session.

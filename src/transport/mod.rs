@@ -1,15 +1,19 @@
 //! Bytes to frames and back: thin adapters, no decisions.
 //!
 //! `websocket` upgrades and frames, `tls` terminates, `json` and [`proto`] are the two forms of the client protocol
-//! (design 4.2), [`outgoing`] is a frame encoded once for many clients, [`rtt`] turns pongs into round trips (5.3).
+//! (design 4.2), [`outgoing`] is a frame encoded once for many clients, [`rtt`] turns pongs into round trips (5.3),
+//! [`peer`] is who is at the other end.
 
 pub mod json;
 pub mod outgoing;
+pub mod peer;
 pub mod proto;
 pub mod rtt;
 pub mod socket;
 pub mod tls;
 pub mod websocket;
+
+pub use peer::Peer;
 
 /// The two forms of the client protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -226,7 +226,9 @@ async fn a_close_of_the_client_is_answered_with_its_code() {
 async fn shutdown_closes_everybody_with_a_wait() {
     let bench = bench(config());
     let mut peer = bench.open().await;
-    assert_eq!(bench.handle.connections()[0].principal.as_deref(), Some("ann"));
+    let view = &bench.handle.connections()[0];
+    assert_eq!((view.principal.as_deref(), view.peer.known), (Some("ann"), true));
+    assert_eq!(view.peer.addr, peer.socket.get_ref().local_addr().unwrap());
     bench.stop.send(true).unwrap();
     let (code, reason) = peer.closed().await;
     assert!(code == 1012 && reason.starts_with(r#"{"r":"drain","ms":"#), "{code} {reason}");
