@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::client::policy::Crowd;
 use crate::client::traffic::Kind;
 
 /// Load, faults and the verifier for Holdfast.
@@ -83,6 +84,9 @@ pub struct Run {
     pub fast_path: Switch,
     #[arg(long, default_value = "ws")]
     pub transport: Transport,
+    /// How clients come back: ranks, slots, full-jitter, decorrelated, or hammer:P (P per cent hammer, the rest keep slots).
+    #[arg(long, default_value = "ranks")]
+    pub policy: Crowd,
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Seconds of load; the fault comes 5 s after its start. [default: long enough for the fault]

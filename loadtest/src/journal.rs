@@ -33,9 +33,24 @@ pub enum What {
     Stale,
     /// The client asked for what it missed.
     Resync,
+    /// An attempt to connect begins; `code` is the gateway's address.
+    Dial,
+    /// The WebSocket is open; nothing is said yet.
     Connected,
+    /// Admitted; `code` is the gateway's name, `server_us` its clock.
+    Welcome,
+    /// The attempt ended without a welcome; `code` says how (`slot`, `full`, `drain`, a close code …), `to` is the time
+    /// the client was told to wait, ms.
+    Refused,
+    /// The gateway will go; `to` is when to leave it, ms.
+    Goaway,
     /// The connection ended; `code` is the close code.
     Closed,
+    /// The client was sent away for good.
+    Stopped,
+    /// The record went back behind this settled op: the app is told to check it (`why: diverged`); `ver` is the version
+    /// it had, or the newest it can have had.
+    Check,
     /// A sealed copy of the stamp, base64url, in `code`.
     Receipt,
 }
@@ -66,6 +81,8 @@ pub struct Line {
     pub to: u64,
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub code: Arc<str>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub server_us: u64,
     /// `no` or `unknown`, of a nack.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub applied: Arc<str>,
@@ -92,6 +109,7 @@ impl Line {
             ver: 0,
             to: 0,
             code: none.clone(),
+            server_us: 0,
             applied: none,
         }
     }

@@ -1,7 +1,14 @@
 //! A client against a gateway of twenty lines that hangs up once.
 
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use tokio_tungstenite::tungstenite::{Message, http::HeaderValue};
+
 use super::*;
 use crate::client::traffic::{Kind, Plan, games};
+use crate::client::wire::Frame;
 
 /// Answers attaches and ops; the first connection ends without a word after its first op.
 #[expect(clippy::result_large_err, reason = "the type is tungstenite's")]
@@ -24,6 +31,7 @@ async fn gateway(listener: tokio::net::TcpListener) {
                         r#"{{"t":"attached","session":"s","n":{},"epoch":1,"ver":{ver},"lane_seq":{ver}}}"#,
                         frame.n
                     ),
+                    "hello" => r#"{"t":"welcome","gateway":"gw-1","dead_ms":6000}"#.to_owned(),
                     "op" if life == 0 => break 'life,
                     "op" => {
                         ver += 1;
@@ -43,20 +51,13 @@ async fn gateway(listener: tokio::net::TcpListener) {
 #[tokio::test]
 async fn a_client_comes_back_and_sends_again_what_was_not_settled() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addrs = Arc::from([listener.local_addr().unwrap()]);
+    let addrs = vec![listener.local_addr().unwrap()];
     let server = tokio::spawn(gateway(listener));
     let live = Arc::new(Live::default());
     let seat = Seat::new(Arc::from("s"), Plan::new(Kind::Meeting, 0, &games(0)[0], 1));
-    let client = Client {
-        index: 0,
-        sub: Arc::from("ann"),
-        token: "t".to_owned(),
-        lane: vec![0x80; 8],
-        seats: vec![Placed { seat, offset_us: 0, every_us: 20_000 }],
-        reaction_every_us: 0,
-        dial: Dial { addrs, tls: None, gate: Arc::new(Semaphore::new(1)) },
-        live: live.clone(),
-    };
+    let dial = Dial::new(addrs, None, 1);
+    let mut client = Client::idle(0, Arc::from("ann"), "t".to_owned(), dial, live.clone());
+    client.seats = vec![Placed { seat, offset_us: 0, every_us: 20_000 }];
     let start_us = now_us();
     let (phase, heard) = watch::channel(Phase::Run { start_us, until_us: start_us + 100_000 });
     let running = tokio::spawn(client.run(heard));
@@ -71,4 +72,20 @@ async fn a_client_comes_back_and_sends_again_what_was_not_settled() {
     assert_eq!((count(What::Connected), count(What::Closed)), (2, 2));
     assert_eq!(count(What::Echo), 5);
     assert!(lines.iter().any(|l| l.what == What::Sent && l.attempt == 2));
+}
+
+#[test]
+fn the_clients_of_one_gateway_spread_evenly_over_the_others() {
+    for gateways in 2..6 {
+        let mut second = vec![0; gateways];
+        for index in 0..gateways * (gateways - 1) * 10 {
+            let order = order(index, 0, gateways);
+            assert_eq!(order[0], 0);
+            second[order[1]] += 1;
+            let mut all = order.clone();
+            all.sort_unstable();
+            assert_eq!(all, (0..gateways).collect::<Vec<_>>());
+        }
+        assert!(second[1..].iter().all(|n| *n == gateways * 10), "{second:?}");
+    }
 }

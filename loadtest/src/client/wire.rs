@@ -8,6 +8,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD as B64URL;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::reconnect::Hint;
+
 /// Any server frame: absent fields are their zero.
 #[derive(Deserialize, Default)]
 #[serde(default)]
@@ -46,6 +48,14 @@ pub struct Frame<'a> {
     #[serde(borrow)]
     pub resume: Cow<'a, str>,
     pub delay_ms: u64,
+    #[serde(borrow)]
+    pub ticket: Cow<'a, str>,
+    #[serde(borrow)]
+    pub gateway: Cow<'a, str>,
+    /// The server's clock, of a welcome.
+    pub now_us: u64,
+    pub dead_ms: u64,
+    pub reconnect: Option<Hint>,
 }
 
 #[derive(Deserialize, Default)]
@@ -116,6 +126,10 @@ pub fn reaction(session: &str, epoch: u64, class: &str, now_us: u64) -> String {
     format!(r#"{{"t":"reaction","session":"{session}","epoch":{epoch},"class":"{class}","data":{{"at_us":{now_us}}}}}"#)
 }
 
+pub fn bye() -> String {
+    r#"{"t":"bye"}"#.to_owned()
+}
+
 pub fn pong(n: u64) -> String {
     format!(r#"{{"t":"pong","n":{n}}}"#)
 }
@@ -136,8 +150,10 @@ mod tests {
         assert_eq!(frame.own_op(), 0);
         let frame: Frame = serde_json::from_str(r#"{"t":"goaway","code":1012,"delay_ms":7}"#).unwrap();
         assert_eq!((frame.code(), frame.delay_ms), ("1012", 7));
-        let frame: Frame = serde_json::from_str(r#"{"t":"welcome","resume":"x","features":[],"limits":{}}"#).unwrap();
-        assert_eq!(frame.t, "welcome");
+        let text = r#"{"t":"welcome","resume":"x","features":[],"limits":{},"gateway":"gw-1","now_us":9,"dead_ms":6000,"reconnect":{"spread_ms":4000,"rank_ppm":731204,"base_ms":250,"cap_ms":8000}}"#;
+        let frame: Frame = serde_json::from_str(text).unwrap();
+        let hint = Hint { spread_ms: 4_000, rank_ppm: 731_204, base_ms: 250, cap_ms: 8_000 };
+        assert_eq!((&*frame.t, frame.dead_ms, frame.reconnect), ("welcome", 6_000, Some(hint)));
     }
 
     #[test]
@@ -150,6 +166,7 @@ mod tests {
             resync("s", (1, 2)),
             reaction("s", 1, "applause", 3),
             pong(1),
+            bye(),
             hello("t", b"12345678", 1, 0),
         ] {
             serde_json::from_str::<serde_json::Value>(&text).unwrap();

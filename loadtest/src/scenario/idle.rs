@@ -5,16 +5,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::args::{Run, Transport};
-use crate::client::conn::{Client, Dial, Live, Phase};
+use crate::client::conn::{Client, Live, Phase};
+use crate::client::dial::Dial;
 use crate::local::{Cluster, wait_for};
 use crate::report::Report;
 
 /// Connections opened and closed first, so that pools and allocator are warm.
 const WARM: usize = 200;
+/// Dials at once.
+const DIALS: usize = 64;
 /// Buffers of a handshake are given back in this time.
 const REST: Duration = Duration::from_secs(4);
 /// Bytes per idle connection (issue: plain 8 KiB, TLS 16 KiB).
@@ -51,23 +54,13 @@ async fn connect(
 ) -> anyhow::Result<(watch::Sender<Phase>, JoinSet<Vec<crate::journal::Line>>)> {
     let (phase, heard) = watch::channel(Phase::Setup);
     let (live, mut clients) = (Arc::new(Live::default()), JoinSet::new());
-    let dial =
-        Dial { addrs: cluster.gateway_addrs().into(), tls: cluster.tls.clone(), gate: Arc::new(Semaphore::new(64)) };
+    let dial = Dial::new(cluster.gateway_addrs(), cluster.tls.clone(), DIALS);
     for index in 0..count {
         let sub: Arc<str> = Arc::from(format!("idle-{index}"));
-        let lane: [u8; 7] = rand::random();
-        let client = Client {
-            index,
-            token: cluster.signer.token(&sub, "none")?,
-            sub,
-            lane: [&[0x80], &lane[..]].concat(),
-            seats: Vec::new(),
-            reaction_every_us: 0,
-            dial: dial.clone(),
-            live: live.clone(),
-        };
+        let token = cluster.signer.token(&sub, "none")?;
+        let client = Client::idle(index, sub, token, dial.clone(), live.clone());
         clients.spawn(client.run(heard.clone()));
     }
-    wait_for(|| async { live.connected.load(Relaxed) >= count as i64 }).await?;
+    wait_for(|| async { live.welcomed.load(Relaxed) >= count as i64 }).await?;
     Ok((phase, clients))
 }

@@ -10,12 +10,13 @@ use indicatif::ProgressBar;
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom as _;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::{FAULT_AFTER_US, Shape};
 use crate::args::Run;
-use crate::client::conn::{Client, Dial, Live, Phase, Placed};
+use crate::client::conn::{Client, Live, Phase, Placed};
+use crate::client::dial::Dial;
 use crate::client::seat::Seat;
 use crate::client::traffic::{Kind, Plan, games};
 use crate::clock::{instant, now_us};
@@ -163,8 +164,7 @@ fn clients(
     let games = games(plies);
     let mut order: Vec<u64> = (0..total).collect();
     order.shuffle(&mut SmallRng::seed_from_u64(run.seed));
-    let dial =
-        Dial { addrs: cluster.gateway_addrs().into(), tls: cluster.tls.clone(), gate: Arc::new(Semaphore::new(DIALS)) };
+    let dial = Dial::new(cluster.gateway_addrs(), cluster.tls.clone(), DIALS);
     let groups = named.chunks(run.sessions_per_conn.into());
     let count = groups.len() as u64 * 2;
     let reaction_every_us = (count * 1_000_000).checked_div(shape.reactions_per_s).unwrap_or(0);
@@ -180,18 +180,12 @@ fn clients(
                 let offset_us = order[s] * 1_000_000 / run.ops_per_s + parity as u64 * period_us;
                 Placed { seat: Seat::new(Arc::from(id.as_str()), plan), offset_us, every_us: 2 * period_us }
             });
-            let lane: [u8; 8] = rand::random();
-            clients.push(Client {
-                index,
-                token: cluster.signer.token(&sub, kind.seat(parity))?,
-                sub,
-                // '!' is not a lane's first byte
-                lane: [&[lane[0] | 0x80], &lane[1..]].concat(),
-                seats: seats.collect(),
-                reaction_every_us,
-                dial: dial.clone(),
-                live: live.clone(),
-            });
+            let token = cluster.signer.token(&sub, kind.seat(parity))?;
+            let mut client = Client::idle(index, sub, token, dial.clone(), live.clone());
+            client.policy = run.policy.of(index);
+            client.seats = seats.collect();
+            client.reaction_every_us = reaction_every_us;
+            clients.push(client);
         }
     }
     Ok(clients)

@@ -8,6 +8,7 @@ mod steady;
 mod store_sick;
 mod zombie;
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use serde_json::json;
@@ -126,6 +127,7 @@ async fn measure(run: &Run, shape: &Shape, cluster: &mut Cluster, report: &mut R
         _ => Fault::None,
     };
     let lines = load.finish().await?;
+    report.at_most("clients sent away for good", load.live.stopped.load(Relaxed) as f64, 0.0);
     let cpu = cluster.cpu_s();
     let raws = dump::read_store(&cluster.store_url).await?;
     if let Some(path) = &run.report {
