@@ -48,7 +48,16 @@ const DROPS: [&str; 6] = ["stale", "late", "rate", "no_owner", "too_large", "que
 const LINK_ENDS: [&str; 4] = ["silent", "overflow", "broken", "unused"];
 const DIAL_FAILURES: [&str; 3] = ["refused", "boot", "other"];
 /// Why the listener refused or ended somebody; counted by `gateway::run` from the listener's numbers.
-pub const REFUSALS: [&str; 5] = ["connections", "handshakes", "descriptors", "handshake_failed", "token"];
+pub const REFUSALS: [&str; 8] = [
+    "connections",
+    "handshakes",
+    "descriptors",
+    "handshake_failed",
+    "token",
+    "proxy_untrusted",
+    "proxy_missing",
+    "proxy_malformed",
+];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByCode {
@@ -67,6 +76,7 @@ pub struct Metrics {
     registry: Registry,
     connections: Gauge,
     accepted: Counter,
+    silent: Counter,
     refused: Reasons,
     ops_in: Counter,
     ops_acked: Counter,
@@ -137,6 +147,7 @@ impl Metrics {
             registry: Registry::with_prefix("holdfast"),
             connections: Gauge::default(),
             accepted: Counter::default(),
+            silent: Counter::default(),
             refused: reasons(&REFUSALS),
             ops_in: Counter::default(),
             ops_acked: Counter::default(),
@@ -200,6 +211,7 @@ impl Metrics {
             self.reactions_delivered.clone(),
         );
         r.register("accepted", "Sockets accepted, those refused later included", self.accepted.clone());
+        r.register("silent", "Of those closed by the other end before a byte: health checks", self.silent.clone());
         r.register("resolves", "Linearizable reads of the directory", self.resolves.clone());
         r.register("directory_synced", "1 = the directory's watch is current", self.directory_synced.clone());
         let age = self.directory_age.clone();
@@ -376,10 +388,12 @@ impl Metrics {
         self.clock_drift.set(us as f64 / 1e6);
     }
 
-    /// The listener's totals: connections now, sockets accepted ever, refusals ever in the order of [`REFUSALS`].
-    pub fn listener(&self, connections: u64, accepted: u64, refused: [u64; REFUSALS.len()]) {
+    /// The listener's totals: connections now, sockets accepted and of those silent ever, refusals ever in the order of
+    /// [`REFUSALS`].
+    pub fn listener(&self, connections: u64, (accepted, silent): (u64, u64), refused: [u64; REFUSALS.len()]) {
         self.connections.set(i64::try_from(connections).unwrap_or(i64::MAX));
         raise(&self.accepted, accepted);
+        raise(&self.silent, silent);
         for (reason, total) in REFUSALS.into_iter().zip(refused) {
             raise(&self.refused.get_or_create(&ByReason { reason }), total);
         }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, Size, Span};
+use super::{ConfigError, Proxy, Size, Span};
 use crate::{
     gateway::{
         auth::AUDIENCE,
@@ -53,6 +53,8 @@ section! {
         drain_max: Span = Span::secs(60),
         /// Certificate of `listen`.
         tls: Tls = Tls::default(),
+        /// The balancers in front of it.
+        proxy: Proxy = Proxy::default(),
         /// Whom it lets in.
         auth: Auth = Auth::default(),
         /// What one client may use.
@@ -201,6 +203,7 @@ impl Gateway {
             "" => None,
             cert => Some(tls::Tls::load(cert, &self.tls.key).map_err(|e| bad("tls", &e))?),
         };
+        let trust = self.proxy.trust()?;
         let listener = |key: &str, addr: &str, tls: Option<tls::Tls>| {
             let listen =
                 addr.parse().map_err(|_| ConfigError(format!("{key}: \"{addr}\" is not an address (ip:port)")))?;
@@ -212,6 +215,8 @@ impl Gateway {
                 gateway: self.node.clone(),
                 features: Vec::new(),
                 pages: None,
+                ready: None,
+                trust: trust.clone(),
                 limits: self.listener_limits()?,
             })
         };

@@ -15,6 +15,7 @@ use crate::{
     },
     owner::OwnerConfig,
     placement::{self, PlacementConfig, kv::Kv},
+    transport::trust::Trust,
 };
 
 /// Name of the gateway.
@@ -65,6 +66,8 @@ pub async fn gateway(
         gateway: GATEWAY.into(),
         features: Vec::new(),
         pages: Some(client::pages()),
+        ready: None,
+        trust: Trust::default(),
         limits: Limits::default(),
     };
     run::run(config, vec![listener], directory, stop.wait(), |handle| {

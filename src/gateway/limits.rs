@@ -12,7 +12,11 @@ use std::{
 use holdfast_core::proto::server_frame;
 
 use super::jwks::Jwks;
-use crate::transport::{tls::Tls, websocket::Pages};
+use crate::transport::{
+    tls::Tls,
+    trust::Trust,
+    websocket::{Pages, Ready},
+};
 
 /// Everything a listener needs, validated. No config file format is known here.
 #[derive(Clone)]
@@ -31,6 +35,10 @@ pub struct ListenerConfig {
     pub features: Vec<String>,
     /// Static pages served beside the endpoint (demo page, client library); `None` = none.
     pub pages: Option<Pages>,
+    /// Whether `/readyz` says so here; `None` = always.
+    pub ready: Option<Ready>,
+    /// Whose word about a client's address is taken.
+    pub trust: Trust,
     /// Limits.
     pub limits: Limits,
 }
@@ -151,6 +159,14 @@ pub struct Stats {
     pub refused_handshakes: AtomicU64,
     /// Accepts that failed for want of descriptors (EMFILE, ENFILE).
     pub no_descriptors: AtomicU64,
+    /// Reset: a PROXY header from an address that is not trusted, or one is required and the address is not trusted.
+    pub proxy_untrusted: AtomicU64,
+    /// Reset: no PROXY header where one is required.
+    pub proxy_missing: AtomicU64,
+    /// Reset: a PROXY header that is none.
+    pub proxy_malformed: AtomicU64,
+    /// Closed by the other end before a byte, as health checks do; no failure.
+    pub silent: AtomicU64,
     /// TLS or HTTP that failed or took too long.
     pub handshakes_failed: AtomicU64,
     /// Tokens refused.

@@ -21,7 +21,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
     task::JoinSet,
-    time::{Instant, MissedTickBehavior, interval, timeout},
+    time::{Instant, MissedTickBehavior, interval, timeout, timeout_at},
 };
 
 pub use super::handle::{ConnectionView, Handle};
@@ -36,7 +36,6 @@ use super::{
 use crate::{
     clock::Clock,
     transport::{
-        Peer,
         socket::{Stream, Timed},
         websocket,
     },
@@ -134,7 +133,7 @@ impl Listener {
             match accepted {
                 Ok((socket, from)) => {
                     self.backoff = BACKOFF_MIN;
-                    self.start(socket, Peer::known(from), tasks);
+                    self.start(socket, from, tasks);
                 }
                 Err(e) => return self.failed(&e).await,
             }
@@ -146,14 +145,14 @@ impl Listener {
         tokio::task::yield_now().await;
     }
 
-    fn start(&self, socket: TcpStream, peer: Peer, tasks: &mut JoinSet<()>) {
+    fn start(&self, socket: TcpStream, from: SocketAddr, tasks: &mut JoinSet<()>) {
         Stats::add(&self.handle.stats().accepted);
         match admit(&self.handle.shared) {
             Some((open, handshake)) => {
                 let handle = self.handle.clone();
                 tasks.spawn(async move {
                     // Boxed apart: a task is as large as its largest state, and the handshake's is gone soon.
-                    if let Some(connection) = Box::pin(handle.client(socket, peer, handshake)).await {
+                    if let Some(connection) = Box::pin(handle.client(socket, from, handshake)).await {
                         let conn = connection.0;
                         Box::pin(connection.1.run()).await;
                         handle.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&conn);
@@ -204,23 +203,24 @@ impl Listener {
 }
 
 impl Handle {
-    /// TLS and upgrade, in bounded time.
-    async fn client(&self, socket: TcpStream, peer: Peer, handshake: Held) -> Option<(ConnId, Connection)> {
+    /// PROXY header, TLS and upgrade, in bounded time together.
+    async fn client(&self, mut socket: TcpStream, from: SocketAddr, handshake: Held) -> Option<(ConnId, Connection)> {
         let config = &self.shared.config;
+        let by = Instant::now() + config.limits.handshake_timeout;
+        let (peer, early) = self.identify(&mut socket, from, by).await?;
         let shake = async {
             socket.set_nodelay(true)?;
-            let timed = Timed::new(socket, self.shared.clock.clone());
+            let timed = Timed::new(socket, early, self.shared.clock.clone());
             let stream = match &config.tls {
                 Some(tls) => tls.accept(timed).await?,
                 None => Stream::Plain(timed),
             };
-            websocket::upgrade(stream, config.pages.clone(), config.limits.message_bytes_max).await
+            websocket::upgrade(stream, config.pages.clone(), config.ready.clone(), config.limits.message_bytes_max)
+                .await
         };
-        let upgraded = timeout(config.limits.handshake_timeout, shake)
-            .await
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let upgraded = timeout_at(by, shake).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         drop(handshake);
-        let (upgrade, socket) = match upgraded {
+        let (mut upgrade, socket) = match upgraded {
             Ok(upgraded) => upgraded?,
             Err(e) => {
                 Stats::add(&self.shared.stats.handshakes_failed);
@@ -228,6 +228,8 @@ impl Handle {
                 return None;
             }
         };
+        // Taken: it is the client's, as long as it likes, and not needed again.
+        let peer = config.trust.forwarded(peer, upgrade.forwarded_for.take().as_deref());
         let conn = ConnId(NEXT.fetch_add(1, Ordering::Relaxed));
         tracing::debug!(conn = super::connection::label(conn), %peer, "upgraded");
         let outbox = Arc::new(Outbox::new(conn, peer, upgrade.form, budget(config), self.shared.clock.clone()));
@@ -281,7 +283,7 @@ fn spare() -> Option<File> {
 }
 
 /// Refuses a socket with RST: nothing lingers here, and the client knows at once.
-fn reset(socket: &TcpStream) {
+pub(super) fn reset(socket: &TcpStream) {
     // If it cannot be set, the close is an orderly one, which is as good for us.
     let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }

@@ -6,6 +6,7 @@
 pub mod auth;
 pub mod connection;
 pub mod handle;
+mod identify;
 pub mod jwks;
 pub mod limits;
 pub mod listener;

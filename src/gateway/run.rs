@@ -34,6 +34,7 @@ use crate::{
     clock::Clock,
     metrics::{Metrics, REFUSALS},
     placement::{kv::Kv, lease::GatewayLease, watch::Watcher},
+    transport::websocket::Ready,
     upstream::{LinkEvents, dial::LinkConfig, pool::Pool},
 };
 use directory::Follower;
@@ -98,7 +99,7 @@ struct Gateway {
 }
 
 impl Gateway {
-    fn start(config: &GatewayConfig, listeners: Vec<ListenerConfig>, directory: Kv) -> anyhow::Result<Self> {
+    fn start(config: &GatewayConfig, mut listeners: Vec<ListenerConfig>, directory: Kv) -> anyhow::Result<Self> {
         let clock = Clock::start();
         let metrics = Arc::new(Metrics::new());
         let late = Arc::new(OnceLock::new());
@@ -120,6 +121,9 @@ impl Gateway {
         let (stop, stopped) = watch::channel(false);
         let (stop_listening, no_more) = watch::channel(false);
         let mut listening = JoinSet::new();
+        let draining = Arc::new(watch::channel(false).0);
+        let ready = readiness(&draining, &watcher, &clock);
+        listeners.iter_mut().for_each(|l| l.ready = Some(ready.clone()));
         let handles = listen(listeners, &sessions, &clock, &no_more, &mut listening)?;
         let info =
             GatewayInfo { addr: config.advertise.clone(), admit_per_s: config.admit_per_s, ..Default::default() };
@@ -130,7 +134,7 @@ impl Gateway {
             watcher,
             clock,
             listeners: handles.into(),
-            draining: Arc::new(watch::channel(false).0),
+            draining,
         };
         let reporter = config.fast_path.then(|| Reporter {
             gateway: config.id.clone(),
@@ -185,6 +189,12 @@ fn listen(
         tasks.spawn(listener.run(no_more.clone()));
     }
     Ok(handles)
+}
+
+/// What the listeners' `/readyz` asks.
+fn readiness(draining: &Arc<watch::Sender<bool>>, watcher: &Watcher, clock: &Clock) -> Ready {
+    let (draining, watcher, clock) = (draining.clone(), watcher.clone(), clock.clone());
+    Arc::new(move || handle::not_ready(&draining, &watcher, &clock).is_empty())
 }
 
 /// Starts the parts that run to the very end.
@@ -265,17 +275,26 @@ fn spread_ms(connections: u64, admit_per_s: u64) -> u64 {
 
 /// Sums over the listeners: connections now, and reactions dropped from their queues ever.
 fn totals(handle: &GatewayHandle) -> (u64, u64) {
-    let (mut open, mut accepted, mut dropped, mut refused) = (0, 0, 0, [0; REFUSALS.len()]);
+    let (mut open, mut accepted, mut silent, mut dropped, mut refused) = (0, 0, 0, 0, [0; REFUSALS.len()]);
     for (_, listener) in handle.listeners.iter() {
         let s = listener.stats();
         let get = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
         open += get(&s.open);
         accepted += get(&s.accepted);
+        silent += get(&s.silent);
         dropped += get(&s.reactions_dropped);
-        let by_reason =
-            [&s.refused_connections, &s.refused_handshakes, &s.no_descriptors, &s.handshakes_failed, &s.tokens_refused];
+        let by_reason = [
+            &s.refused_connections,
+            &s.refused_handshakes,
+            &s.no_descriptors,
+            &s.handshakes_failed,
+            &s.tokens_refused,
+            &s.proxy_untrusted,
+            &s.proxy_missing,
+            &s.proxy_malformed,
+        ];
         refused.iter_mut().zip(by_reason).for_each(|(sum, n)| *sum += get(n));
     }
-    handle.metrics.listener(open, accepted, refused);
+    handle.metrics.listener(open, (accepted, silent), refused);
     (open, dropped)
 }

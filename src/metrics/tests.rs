@@ -17,8 +17,8 @@ fn everything_is_there_at_zero_and_each_counts() {
     m.observe(&Observation::Settled { op_to_echo_us: 900 });
     m.observe(&Observation::ReactionDropped(ReactionDrop::Late));
     m.observe(&Observation::Resumed { us: 400_000 });
-    m.listener(3, 9, [0, 1, 0, 2, 0]);
-    m.listener(4, 10, [0, 1, 0, 2, 5]);
+    m.listener(3, (9, 1), [0, 1, 0, 2, 0, 0, 0, 0]);
+    m.listener(4, (10, 2), [0, 1, 0, 2, 5, 0, 0, 3]);
     m.gateway_up(37);
     m.gateway_down(37);
     m.held(2, 300);
@@ -32,7 +32,9 @@ fn everything_is_there_at_zero_and_each_counts() {
         "holdfast_resume_seconds_count 1",
         "holdfast_connections 4",
         "holdfast_accepted_total 10",
+        "holdfast_silent_total 2",
         "holdfast_refused_total{reason=\"token\"} 5",
+        "holdfast_refused_total{reason=\"proxy_malformed\"} 3",
         "holdfast_gateway_up_seconds_count 1",
         "holdfast_gateway_down_seconds_count 1",
         "holdfast_held_ops 1",

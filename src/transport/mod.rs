@@ -2,15 +2,17 @@
 //!
 //! `websocket` upgrades and frames, `tls` terminates, `json` and [`proto`] are the two forms of the client protocol
 //! (design 4.2), [`outgoing`] is a frame encoded once for many clients, [`rtt`] turns pongs into round trips (5.3),
-//! [`peer`] is who is at the other end.
+//! [`peer`] is who is at the other end, by [`proxy_protocol`] or `X-Forwarded-For` if [`trust`] allows it.
 
 pub mod json;
 pub mod outgoing;
 pub mod peer;
 pub mod proto;
+pub mod proxy_protocol;
 pub mod rtt;
 pub mod socket;
 pub mod tls;
+pub mod trust;
 pub mod websocket;
 
 pub use peer::Peer;

@@ -30,14 +30,17 @@ pub struct Timed {
     inner: TcpStream,
     clock: Clock,
     last_read: Now,
+    /// Read before TLS and not yet given on; `None` soon and for good.
+    early: Option<Box<io::Cursor<Vec<u8>>>>,
 }
 
 impl Timed {
-    /// Wraps an accepted socket.
+    /// Wraps an accepted socket from which `early` was read just now.
     #[must_use]
-    pub fn new(inner: TcpStream, clock: Clock) -> Self {
+    pub fn new(inner: TcpStream, early: Vec<u8>, clock: Clock) -> Self {
         let last_read = clock.now();
-        Self { inner, clock, last_read }
+        let early = (!early.is_empty()).then(|| Box::new(io::Cursor::new(early)));
+        Self { inner, clock, last_read, early }
     }
 
     /// When the newest bytes were read.
@@ -49,6 +52,13 @@ impl Timed {
 
 impl AsyncRead for Timed {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if let Some(early) = &mut self.early {
+            let polled = Pin::new(&mut **early).poll_read(cx, buf);
+            if early.position() == early.get_ref().len() as u64 {
+                self.early = None;
+            }
+            return polled;
+        }
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.inner).poll_read(cx, buf);
         if matches!(polled, Poll::Ready(Ok(()))) && buf.filled().len() > before {

@@ -3,7 +3,10 @@
 use std::{
     convert::Infallible,
     io,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -49,31 +52,43 @@ pub struct Upgrade {
     pub origin: Option<String>,
     /// `k` and `r` of the query (slot ticket, resume token), percent-decoding not needed: base64url.
     pub query: String,
-    /// Value of `X-Forwarded-For`, to be believed through trusted hops only.
+    /// Values of all `X-Forwarded-For` headers in their order, to be believed through trusted hops only.
     pub forwarded_for: Option<String>,
 }
 
 /// Static pages beside the endpoint: path to (content type, body).
 pub type Pages = Arc<dyn Fn(&str) -> Option<(&'static str, Bytes)> + Send + Sync>;
 
-/// Serves HTTP on `stream` until a client upgrades; `None` = it left, or asked only for pages.
+/// Whether this gateway should get new clients, as `/readyz` answers balancers. Asked for each of their checks.
+pub type Ready = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// Serves HTTP on `stream` until a client upgrades; `None` = it left, or asked only for pages or its health.
 ///
 /// The caller bounds the time. hyper's read buffer is dropped (it would pin 8 KiB); bytes behind the request are kept.
 pub async fn upgrade(
     stream: Stream,
     pages: Option<Pages>,
+    ready: Option<Ready>,
     message_bytes_max: usize,
 ) -> io::Result<Option<(Upgrade, Socket)>> {
     let agreed = Arc::new(Mutex::new(None));
+    let checked = AtomicBool::new(false);
     let service = service_fn(|request: Request<Incoming>| {
-        let response = answer(&request, pages.as_ref(), &agreed);
+        let health = health(&request, ready.as_ref());
+        checked.store(health.is_some(), Ordering::Relaxed);
+        let response = health.unwrap_or_else(|| answer(&request, pages.as_ref(), &agreed));
         std::future::ready(Ok::<_, Infallible>(response))
     });
     let parts = hyper::server::conn::http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
         .without_shutdown()
-        .await
-        .map_err(io::Error::other)?;
+        .await;
+    let parts = match parts {
+        Ok(parts) => parts,
+        // Balancers reset their checks once they have heard enough.
+        Err(_) if checked.load(Ordering::Relaxed) => return Ok(None),
+        Err(e) => return Err(io::Error::other(e)),
+    };
     let Some(agreed) = agreed.lock().unwrap_or_else(PoisonError::into_inner).take() else { return Ok(None) };
     let config = WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER_BYTES)
@@ -92,6 +107,23 @@ pub async fn upgrade(
 }
 
 type Agreed = Mutex<Option<Upgrade>>;
+
+/// `/livez` and `/readyz`, for balancers that cannot reach the admin server: the answer without the reasons.
+fn health(request: &Request<Incoming>, ready: Option<&Ready>) -> Option<Response<Full<Bytes>>> {
+    let good = match request.uri().path() {
+        "/livez" => true,
+        "/readyz" => ready.is_none_or(|ready| ready()),
+        _ => return None,
+    };
+    let mut response = match *request.method() {
+        Method::GET | Method::HEAD if good => say(StatusCode::OK, "ok\n"),
+        Method::GET | Method::HEAD => say(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+        _ => say(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n"),
+    };
+    // The next check brings its own connection: idle ones would end in a timeout, which counts as a failure.
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    Some(response)
+}
 
 fn answer(request: &Request<Incoming>, pages: Option<&Pages>, agreed: &Agreed) -> Response<Full<Bytes>> {
     if request.uri().path() != PATH {
@@ -159,7 +191,13 @@ fn check(request: &Request<Incoming>) -> Result<(Upgrade, HeaderValue), (StatusC
     };
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
     let query = request.uri().query().unwrap_or_default().to_owned();
-    Ok((Upgrade { form, origin: text("origin"), query, forwarded_for: text("x-forwarded-for") }, accept))
+    Ok((Upgrade { form, origin: text("origin"), query, forwarded_for: forwarded_for(headers) }, accept))
+}
+
+/// Some balancers append to the header, others add a line of their own below the client's.
+fn forwarded_for(headers: &HeaderMap) -> Option<String> {
+    let lines: Vec<&str> = headers.get_all("x-forwarded-for").iter().map(|v| v.to_str().unwrap_or("?")).collect();
+    (!lines.is_empty()).then(|| lines.join(","))
 }
 
 /// The comma-separated values of all headers of that name.

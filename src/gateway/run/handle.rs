@@ -85,18 +85,7 @@ impl GatewayHandle {
     /// Why this gateway should get no traffic; empty = ready. A directory that was complete once is good enough.
     #[must_use]
     pub fn not_ready(&self) -> Vec<String> {
-        let mut reasons = Vec::new();
-        if *self.draining.borrow() {
-            reasons.push("draining".into());
-        }
-        if self.watcher.state().age.is_none() {
-            reasons.push("the directory was never read".into());
-        }
-        let drift_us = self.clock.drift_us().unsigned_abs();
-        if drift_us > DRIFT_READY_MAX_US {
-            reasons.push(format!("the system clock moved by {} ms since the start", drift_us / 1000));
-        }
-        reasons
+        not_ready(&self.draining, &self.watcher, &self.clock)
     }
 
     /// The directory, for `/readyz`.
@@ -139,4 +128,20 @@ impl GatewayHandle {
     pub fn drain(&self) {
         self.draining.send_replace(true);
     }
+}
+
+/// What [`GatewayHandle::not_ready`] says, for those who have no handle yet.
+pub(super) fn not_ready(draining: &watch::Sender<bool>, watcher: &Watcher, clock: &Clock) -> Vec<String> {
+    let mut reasons = Vec::new();
+    if *draining.borrow() {
+        reasons.push("draining".into());
+    }
+    if watcher.state().age.is_none() {
+        reasons.push("the directory was never read".into());
+    }
+    let drift_us = clock.drift_us().unsigned_abs();
+    if drift_us > DRIFT_READY_MAX_US {
+        reasons.push(format!("the system clock moved by {} ms since the start", drift_us / 1000));
+    }
+    reasons
 }

@@ -32,7 +32,7 @@ use crate::{
         listener::{Handle, Listener},
         port::{Arrival, ClientSpec, Downstream, SessionPort},
     },
-    transport::outgoing::Outgoing,
+    transport::{outgoing::Outgoing, trust::Trust},
 };
 
 const SECRET: &[u8] = b"secret-secret-secret-secret-secret";
@@ -148,6 +148,8 @@ pub fn config() -> ListenerConfig {
         gateway: "gw-1".into(),
         features: vec!["status".into()],
         pages: None,
+        ready: None,
+        trust: Trust::default(),
         limits: Limits::default(),
     }
 }
