@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::client::policy::Crowd;
 use crate::client::traffic::Kind;
+use crate::scenario::storm::args::Storm;
 
 /// Load, faults and the verifier for Holdfast.
 ///
@@ -29,6 +30,8 @@ pub enum What {
     EtcdOutage(Run),
     /// The store hangs for 10 s.
     StoreSick(Run),
+    /// A gateway is killed (SIGKILL) and its clients come back at once.
+    Storm(Storm),
     /// Judges journals against a dump of the store.
     Verify {
         /// JSON Lines, one client's lines in its own order.

@@ -34,6 +34,8 @@ pub struct Live {
     pub connected: AtomicI64,
     /// Connections that were welcomed.
     pub welcomed: AtomicI64,
+    /// Welcomes so far.
+    pub welcomes: AtomicU64,
     pub attached: AtomicI64,
     pub open_ops: AtomicI64,
     pub ops: AtomicU64,
@@ -64,6 +66,8 @@ pub struct Client {
     /// Gateway it dials first.
     pub first: usize,
     pub policy: Policy,
+    /// Stays once it is welcomed, or else leaves for good.
+    pub stay: bool,
     pub live: Arc<Live>,
 }
 
@@ -81,6 +85,7 @@ impl Client {
             first: index,
             dial,
             policy: Policy::Ranks,
+            stay: true,
             live,
         }
     }
@@ -93,8 +98,11 @@ impl Client {
         let (mut conn_seq, mut tries) = (0, 0);
         while *phase.borrow() != Phase::Stop {
             let gateway = rules.gateway();
+            let turn = dial.turn().await;
             life.note(What::Dial, &dial.names[gateway]);
-            let end = match dial.open(gateway, index, &rules.query()).await {
+            let opened = dial.open(gateway, index, &rules.query()).await;
+            drop(turn);
+            let end = match opened {
                 Ok(mut socket) => {
                     conn_seq += 1;
                     let hello = (!dial.raw).then(|| wire::hello(&token, &lane, conn_seq, tries));

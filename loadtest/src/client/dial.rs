@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpSocket;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
@@ -52,9 +52,13 @@ impl Dial {
         }
     }
 
+    /// A turn to dial; held until the connection is open.
+    pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.gate.acquire().await.ok()
+    }
+
     /// Opens a WebSocket to a gateway, by its index, for the n-th client. `query` is empty or begins with `?`.
     pub async fn open(&self, gateway: usize, client: usize, query: &str) -> Result<Socket, End> {
-        let Ok(_turn) = self.gate.acquire().await else { return Err(End::NotReached) };
         let addr = self.addrs[gateway % self.addrs.len()];
         match tokio::time::timeout(DIAL, self.dial(addr, client, query)).await {
             Ok(Ok(socket)) => Ok(socket),

@@ -46,6 +46,7 @@ pub struct Life {
     shown: (bool, i64, i64),
     until_us: u64,
     due: Due,
+    stay: bool,
 }
 
 impl Life {
@@ -61,6 +62,7 @@ impl Life {
             shown: (false, 0, 0),
             until_us: 0,
             due: Due::NEVER,
+            stay: client.stay,
         }
     }
 
@@ -166,6 +168,10 @@ impl Life {
                     match heard {
                         Some(Ok(Message::Text(text))) => {
                             text.lines().for_each(|line| self.handle(line, rules, &mut out));
+                            if !self.stay && self.shown.0 {
+                                let _ = socket.close(None).await;
+                                return End::Over;
+                            }
                         }
                         Some(Ok(Message::Close(frame))) => return closed(frame),
                         Some(Ok(_)) => {}
@@ -253,6 +259,7 @@ impl Life {
         }
         if !std::mem::replace(&mut self.shown.0, true) {
             self.live.welcomed.fetch_add(1, Relaxed);
+            self.live.welcomes.fetch_add(1, Relaxed);
         }
         self.note(What::Welcome, &frame.gateway).server_us = frame.now_us;
     }

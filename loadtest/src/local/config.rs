@@ -23,6 +23,7 @@ pub struct Shared<'a> {
     pub kinds: &'a [Kind],
     pub cap: u32,
     pub tls: bool,
+    pub admit_per_s: Option<u64>,
 }
 
 impl Shared<'_> {
@@ -51,6 +52,9 @@ impl Shared<'_> {
     pub fn gateway(&self, node: &str, ports: Ports) -> anyhow::Result<PathBuf> {
         let dir = self.dir.display();
         let mut text = head(node, ports, false);
+        if let Some(rate) = self.admit_per_s {
+            let _ = writeln!(text, "admit_per_s = {rate}");
+        }
         let _ = write!(
             text,
             "[directory]\nendpoints = [\"{}\"]\n[placement]\nendpoints = [\"http://127.0.0.1:{}\"]\nfast_path = {}\n\

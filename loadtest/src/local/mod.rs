@@ -5,6 +5,7 @@
 
 pub mod config;
 pub mod http;
+pub mod metrics;
 pub mod placement;
 pub mod proc;
 
@@ -41,6 +42,8 @@ pub struct Spec {
     pub cap: u32,
     pub fast_path: bool,
     pub tls: bool,
+    /// Admissions a second of each gateway; `None`: the gateway's default.
+    pub admit_per_s: Option<u64>,
 }
 
 pub struct Cluster {
@@ -196,6 +199,7 @@ fn shared<'a>(spec: &'a Spec, dir: &'a Path, at: (&'a str, &'a str, u16)) -> Sha
         kinds: &spec.kinds,
         cap: spec.cap,
         tls: spec.tls,
+        admit_per_s: spec.admit_per_s,
     }
 }
 

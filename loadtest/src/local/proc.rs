@@ -85,6 +85,16 @@ pub fn cpu_s(pid: &str) -> f64 {
     after.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<f64>().ok()).sum::<f64>() / TICKS
 }
 
+/// Of the whole machine since it started, in ticks: busy and all.
+pub fn machine() -> (f64, f64) {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = text.lines().next().unwrap_or_default();
+    let ticks: Vec<f64> = line.split_whitespace().skip(1).take(8).filter_map(|n| n.parse().ok()).collect();
+    let all: f64 = ticks.iter().sum();
+    // idle and iowait
+    (all - ticks.iter().skip(3).take(2).sum::<f64>(), all)
+}
+
 fn start(program: &Path, args: &[String], log: &Path) -> anyhow::Result<Child> {
     let out = File::options().create(true).append(true).open(log)?;
     let err = out.try_clone()?;

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::load::Load;
 use crate::clock::now_us;
 use crate::journal::{Line, What};
-use crate::local::{Cluster, http, placement, wait_for};
+use crate::local::{Cluster, http, metrics, placement, wait_for};
 use crate::report::Report;
 use crate::stats::{self, Op};
 
@@ -58,7 +58,7 @@ async fn converged(cluster: &Cluster, when: &str) -> anyhow::Result<f64> {
         let admin = gateway.admin();
         wait_for(|| async {
             let text = http::get(&admin, "/metrics").await.map(|(_, text)| text).unwrap_or_default();
-            http::total(&text, "holdfast_directory_synced") == Some(1.0)
+            metrics::total(&text, "holdfast_directory_synced") == Some(1.0)
         })
         .await?;
     }

@@ -1,6 +1,7 @@
 //! The load itself: sessions made, clients attached, ops at their intended times, and the wait until all have settled.
 
 use std::io::IsTerminal as _;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use crate::client::seat::Seat;
 use crate::client::traffic::{Kind, Plan, games};
 use crate::clock::{instant, now_us};
 use crate::journal::Line;
+use crate::local::config::Signer;
 use crate::local::{Cluster, placement};
 
 /// Dials at once: more only queue in the client's own two cores.
@@ -45,6 +47,12 @@ pub struct Load {
 impl Load {
     /// Creates the sessions and attaches every client.
     pub async fn prepare(run: &Run, shape: &Shape, cluster: &Cluster) -> anyhow::Result<Self> {
+        Self::prepare_at(run, shape, cluster, cluster.gateway_addrs()).await
+    }
+
+    /// The same over some of the gateways.
+    pub async fn prepare_at(run: &Run, shape: &Shape, cluster: &Cluster, at: Vec<SocketAddr>) -> anyhow::Result<Self> {
+        let dial = Dial::new(at, cluster.tls.clone(), DIALS);
         let directory = placement::Directory::watch(&cluster.directory_url);
         let began = now_us();
         let named: Vec<(String, Kind)> =
@@ -63,7 +71,7 @@ impl Load {
             phase,
             clients: JoinSet::new(),
         };
-        for client in clients(run, shape, cluster, &named, &live)? {
+        for client in clients((run, shape), &cluster.signer, &dial, &named, &live)? {
             load.clients.spawn(client.run(heard.clone()));
         }
         load.attached().await?;
@@ -100,6 +108,12 @@ impl Load {
         self.until_us = self.start_us + duration_s * 1_000_000;
         self.phase.send_replace(Phase::Run { start_us: self.start_us, until_us: self.until_us });
         println!("load for {duration_s} s");
+    }
+
+    /// No op is due any more.
+    pub fn end_now(&mut self) {
+        self.until_us = now_us();
+        self.phase.send_replace(Phase::Run { start_us: self.start_us, until_us: self.until_us });
     }
 
     /// Waits for the moment of the fault.
@@ -152,19 +166,19 @@ fn kind_of(shape: &Shape, i: usize) -> Kind {
 
 /// Two clients for each group of sessions, one a seat. Session s has an op due each sessions / ops_per_s, the seats in turn.
 fn clients(
-    run: &Run,
-    shape: &Shape,
-    cluster: &Cluster,
+    of: (&Run, &Shape),
+    signer: &Signer,
+    dial: &Dial,
     named: &[(String, Kind)],
     live: &Arc<Live>,
 ) -> anyhow::Result<Vec<Client>> {
+    let (run, shape) = of;
     let total = named.len() as u64;
     let period_us = total * 1_000_000 / run.ops_per_s;
     let plies = (shape.duration_s * 1_000_000 / period_us.max(1)) as usize;
     let games = games(plies);
     let mut order: Vec<u64> = (0..total).collect();
     order.shuffle(&mut SmallRng::seed_from_u64(run.seed));
-    let dial = Dial::new(cluster.gateway_addrs(), cluster.tls.clone(), DIALS);
     let groups = named.chunks(run.sessions_per_conn.into());
     let count = groups.len() as u64 * 2;
     let reaction_every_us = (count * 1_000_000).checked_div(shape.reactions_per_s).unwrap_or(0);
@@ -180,7 +194,7 @@ fn clients(
                 let offset_us = order[s] * 1_000_000 / run.ops_per_s + parity as u64 * period_us;
                 Placed { seat: Seat::new(Arc::from(id.as_str()), plan), offset_us, every_us: 2 * period_us }
             });
-            let token = cluster.signer.token(&sub, kind.seat(parity))?;
+            let token = signer.token(&sub, kind.seat(parity))?;
             let mut client = Client::idle(index, sub, token, dial.clone(), live.clone());
             client.policy = run.policy.of(index);
             client.seats = seats.collect();

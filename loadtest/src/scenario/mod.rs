@@ -6,6 +6,7 @@ mod idle;
 mod load;
 mod steady;
 mod store_sick;
+pub mod storm;
 mod zombie;
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,6 +18,7 @@ use crate::args::{Run, Switch, Transport, What};
 use crate::client::traffic::Kind;
 use crate::dump;
 use crate::journal::{self, What as Heard};
+use crate::local::metrics::{self, Buckets};
 use crate::local::{Cluster, Spec, http};
 use crate::report::Report;
 use crate::stats;
@@ -48,6 +50,7 @@ enum Fault {
 /// Runs one scenario. `Ok(true)`: every promise kept.
 pub async fn run(what: What) -> anyhow::Result<bool> {
     let (name, run) = match &what {
+        What::Storm(storm) => return storm::run(storm).await,
         What::Steady(run) => ("steady", run.clone()),
         What::Crash(run) => ("crash", run.clone()),
         What::Zombie(run) => ("zombie", run.clone()),
@@ -70,6 +73,7 @@ pub async fn run(what: What) -> anyhow::Result<bool> {
         cap: run.cap,
         fast_path: run.fast_path == Switch::On,
         tls: run.transport == Transport::Wss,
+        admit_per_s: None,
     })
     .await?;
     let done = measure(&run, &shape, &mut cluster, &mut report).await;
@@ -188,11 +192,12 @@ async fn gateway_times(cluster: &Cluster, report: &mut Report) {
     for (field, metric) in
         [("gateway_up", "holdfast_gateway_up_seconds"), ("gateway_down", "holdfast_gateway_down_seconds")]
     {
-        let of = |q| http::quantile(&texts, metric, q).map(|s| (s * 1e6).round());
+        let times = Buckets::read(&texts, metric);
+        let of = |q| times.quantile(q).map(|s| (s * 1e6).round());
         if let (Some(p50), Some(p99)) = (of(0.5), of(0.99)) {
             report.fields["latency_us"][field] = json!({"p50": p50, "p99": p99});
         }
     }
-    let resent = texts.iter().filter_map(|t| http::total(t, "holdfast_ops_resent_total")).sum::<f64>();
+    let resent = texts.iter().filter_map(|t| metrics::total(t, "holdfast_ops_resent_total")).sum::<f64>();
     report.set("gateway", json!({"ops_resent": resent}));
 }
