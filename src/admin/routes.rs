@@ -11,6 +11,8 @@ use crate::{gateway::run::GatewayHandle, owner::Counters};
 
 /// Most held ops in one answer: 20,000 at 150 bytes are 3 MB.
 const HELD_MAX: usize = 20_000;
+/// Most connections in one answer: 20,000 at 150 bytes are 3 MB.
+const CONNECTIONS_MAX: usize = 20_000;
 /// Most sessions named in `/status`.
 const SESSIONS_MAX: usize = 100;
 
@@ -26,6 +28,10 @@ pub trait Source: Send + Sync {
     }
     /// Its held ops, as an array.
     fn held(&self) -> Value {
+        json!([])
+    }
+    /// Its connections, as an array.
+    fn connections(&self) -> Value {
         json!([])
     }
     /// More for `/status`, an object.
@@ -111,6 +117,13 @@ impl Source for GatewayHandle {
         };
         Self::held(self, HELD_MAX).into_iter().map(one).collect()
     }
+    fn connections(&self) -> Value {
+        let one = |c: crate::gateway::handle::ConnectionView| {
+            json!({"conn": c.conn, "peer": c.peer.addr.to_string(), "peer_known": c.peer.known,
+                "principal": c.principal.as_deref(), "sessions": c.sessions, "queued_bytes": c.queued_bytes})
+        };
+        Self::connections(self).into_iter().take(CONNECTIONS_MAX).map(one).collect()
+    }
     fn status(&self) -> Value {
         let one = |s: crate::gateway::run::SessionSummary| {
             let (boot, epoch) = s.binding.map_or((Value::Null, 0), |(b, e)| (json!(b.to_string()), e));
@@ -139,11 +152,12 @@ pub(super) fn answer<B>(request: &Request<B>, source: &dyn Source) -> Result<Res
             json_answer(StatusCode::OK, &merged(head, source.status()))
         }
         "/held" => json_answer(StatusCode::OK, &source.held()),
+        "/connections" => json_answer(StatusCode::OK, &source.connections()),
         "/metrics" => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             text(StatusCode::OK, kind, source.metrics())
         }
-        _ => text(StatusCode::NOT_FOUND, "text/plain", "/livez /readyz /metrics /status /held\n".into()),
+        _ => text(StatusCode::NOT_FOUND, "text/plain", "/livez /readyz /metrics /status /held /connections\n".into()),
     })
 }
 

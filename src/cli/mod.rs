@@ -51,6 +51,8 @@ enum Command {
     Status(operator::AdminArg),
     /// The ops a running gateway holds.
     Held(operator::AdminArg),
+    /// The clients connected to a gateway, with the addresses it sees.
+    Connections(operator::AdminArg),
     /// Completions for a shell.
     Completions {
         /// The shell.
@@ -90,6 +92,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Play(args) => startup::small_runtime()?.block_on(play::main(args)),
         Command::CheckConfig(args) => check::main(&args),
         Command::Status(arg) => startup::small_runtime()?.block_on(operator::status(&arg)),
+        Command::Connections(arg) => startup::small_runtime()?.block_on(operator::connections(&arg)),
         Command::Held(arg) => startup::small_runtime()?.block_on(operator::held(&arg)),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "holdfast", &mut std::io::stdout());

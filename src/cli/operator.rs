@@ -1,4 +1,4 @@
-//! `holdfast status` and `holdfast held`: an admin server's answers on a terminal.
+//! `holdfast status`, `holdfast held` and `holdfast connections`: an admin server's answers on a terminal.
 
 use serde_json::Value;
 
@@ -56,6 +56,29 @@ pub(super) async fn held(arg: &AdminArg) -> anyhow::Result<()> {
         );
     }
     println!("{} held", held.len());
+    Ok(())
+}
+
+pub(super) async fn connections(arg: &AdminArg) -> anyhow::Result<()> {
+    let body = http::get_ok(&arg.admin, "/connections").await?;
+    if arg.json {
+        println!("{body}");
+        return Ok(());
+    }
+    let connections: Vec<Value> = serde_json::from_str(&body)?;
+    println!("{:<10} {:<28} {:<16} {:>8} {:>10}", "conn", "peer", "principal", "sessions", "queued B");
+    for c in &connections {
+        let behind = if c["peer_known"] == true { "" } else { "behind " };
+        println!(
+            "{:<10} {:<28} {:<16} {:>8} {:>10}",
+            text(&c["conn"]),
+            format!("{behind}{}", text(&c["peer"])),
+            c["principal"].as_str().unwrap_or("-"),
+            c["sessions"].as_array().map_or(0, Vec::len),
+            text(&c["queued_bytes"])
+        );
+    }
+    println!("{} connections", connections.len());
     Ok(())
 }
 
