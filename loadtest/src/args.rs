@@ -30,6 +30,10 @@ pub enum What {
     EtcdOutage(Run),
     /// The store hangs for 10 s.
     StoreSick(Run),
+    /// A gateway is killed (SIGKILL) under load: its clients resend elsewhere, games first.
+    GatewayCrash(Run),
+    /// The store is lost and restored as it was 5 s ago: clients are told what to check.
+    Restore(Run),
     /// A gateway is killed (SIGKILL) and its clients come back at once.
     Storm(Storm),
     /// Judges journals against a dump of the store.
@@ -60,8 +64,9 @@ pub struct Run {
     /// Start everything here, on free loopback ports.
     #[arg(long)]
     pub local: bool,
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
-    pub gateways: u16,
+    /// [default: 1; gateway-crash: 3]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub gateways: Option<u16>,
     /// [default: 6; steady, store-sick: 3]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub owners: Option<u16>,
@@ -71,9 +76,9 @@ pub struct Run {
     /// Sessions in all. [default: 1000, or owners x victim-sessions]
     #[arg(long)]
     pub sessions: Option<usize>,
-    /// Sessions a connection multiplexes.
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub sessions_per_conn: u16,
+    /// Sessions a connection multiplexes. [default: 16; gateway-crash: 2]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub sessions_per_conn: Option<u16>,
     /// Ops a second over all sessions, at intended times that wait for nobody.
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub ops_per_s: u64,
@@ -90,6 +95,9 @@ pub struct Run {
     /// How clients come back: ranks, slots, full-jitter, decorrelated, or hammer:P (P per cent hammer, the rest keep slots).
     #[arg(long, default_value = "ranks")]
     pub policy: Crowd,
+    /// Admissions a second of each gateway. [default: the gateway's own; gateway-crash: 50]
+    #[arg(long)]
+    pub admit_per_s: Option<u64>,
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Seconds of load; the fault comes 5 s after its start. [default: long enough for the fault]
@@ -104,4 +112,16 @@ pub struct Run {
     /// JSON report; journals, record dump and logs are written beside it.
     #[arg(long)]
     pub report: Option<PathBuf>,
+}
+
+impl Run {
+    /// Gateways, where a scenario starts so many by itself.
+    pub fn gateways_or(&self, usual: u16) -> u16 {
+        self.gateways.unwrap_or(usual)
+    }
+
+    /// Sessions of one connection.
+    pub fn per_conn(&self) -> usize {
+        self.sessions_per_conn.unwrap_or(16).into()
+    }
 }

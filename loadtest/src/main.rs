@@ -65,7 +65,7 @@ fn judge(journals: &[PathBuf], record: &Path) -> anyhow::Result<bool> {
     }
     let verdict = verify::judge(&lines, &dump::decode(&dump::read(open(record)?)?)?);
     let mut report = report::Report::default();
-    report.verdict(&verdict);
+    report.verdict(&verdict, &[]);
     report.print();
     Ok(verdict.clean())
 }

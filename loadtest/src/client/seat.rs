@@ -20,6 +20,8 @@ const RETRY_MAX_US: u64 = 1_600_000;
 const RESYNC_US: u64 = 2_000_000;
 /// Ops one lane may have open (design 4.5).
 const INFLIGHT: usize = 32;
+/// Settled ops a seat remembers, in case the record goes back: as many as a record's tail has events (design 7.2).
+const SETTLED: usize = 512;
 
 /// Who writes the journal: one per connection.
 pub struct Scribe {
@@ -68,6 +70,8 @@ pub struct Seat {
     ver: u64,
     next_seq: u64,
     pending: VecDeque<Pending>,
+    /// (version, seq) of own ops in the record, as far as known.
+    settled: VecDeque<(u64, u64)>,
     resync_until_us: u64,
 }
 
@@ -84,6 +88,7 @@ impl Seat {
             ver: 0,
             next_seq: 1,
             pending: VecDeque::new(),
+            settled: VecDeque::new(),
             resync_until_us: 0,
         }
     }
@@ -199,7 +204,7 @@ impl Seat {
             "snapshot" => self.snapshot(now_us, frame, scribe),
             "ack" => {
                 self.note_frame(now_us, What::Ack, frame, scribe);
-                self.settle(frame.own_op());
+                self.recorded(frame.own_op(), frame.ver);
             }
             "nack" => self.nack(now_us, frame, scribe),
             "receipt" => self.receipt(now_us, frame, scribe),
@@ -232,7 +237,11 @@ impl Seat {
             let line = self.note(now_us, What::LaneSeq, scribe);
             line.op = seq;
             line.code = rejected.map_or_else(|| Arc::from(""), |r| Arc::from(&*r.code));
-            self.pending.pop_front();
+            if rejected.is_none() {
+                // at this version or before it
+                self.recorded(seq, frame.ver);
+            }
+            self.settle(seq);
         }
     }
 
@@ -253,7 +262,7 @@ impl Seat {
         self.epoch = frame.epoch;
         let own = frame.own_op();
         self.note_frame(now_us, if own > 0 { What::Echo } else { What::Event }, frame, scribe);
-        self.settle(own);
+        self.recorded(own, frame.ver);
         if frame.ver == self.ver + 1 {
             self.ver = frame.ver.max(frame.to);
             if let Some(data) = frame.data {
@@ -269,10 +278,35 @@ impl Seat {
     fn snapshot(&mut self, now_us: u64, frame: &Frame<'_>, scribe: &mut Scribe) {
         self.note_frame(now_us, What::Snapshot, frame, scribe).code = Arc::from(&*frame.why);
         (self.epoch, self.ver, self.resync_until_us) = (frame.epoch, frame.ver, 0);
+        if frame.why == "diverged" {
+            self.check(now_us, frame.ver, scribe);
+        }
         if let Some(data) = frame.data {
             self.plan.handle_snapshot(data.get());
         }
         self.lane_seq(now_us, frame, scribe);
+    }
+
+    /// The record went back to `ver`: what was settled after it is for the app to check, and never sent again by itself.
+    fn check(&mut self, now_us: u64, ver: u64, scribe: &mut Scribe) {
+        for (at, seq) in std::mem::take(&mut self.settled) {
+            if at > ver {
+                let line = self.note(now_us, What::Check, scribe);
+                (line.op, line.ver) = (seq, at);
+            } else {
+                self.settled.push_back((at, seq));
+            }
+        }
+    }
+
+    fn recorded(&mut self, seq: u64, ver: u64) {
+        if seq > 0 && !self.settled.iter().rev().any(|(_, s)| *s == seq) {
+            self.settled.push_back((ver, seq));
+            if self.settled.len() > SETTLED {
+                self.settled.pop_front();
+            }
+        }
+        self.settle(seq);
     }
 
     fn settle(&mut self, seq: u64) {

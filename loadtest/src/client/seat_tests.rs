@@ -97,3 +97,20 @@ fn a_hole_is_asked_for_once_and_an_old_epoch_is_named() {
     bench.hear(61, r#"{"t":"event","session":"s","epoch":1,"ver":1}"#);
     assert_eq!(bench.scribe.lines.last().unwrap().what, What::Stale);
 }
+
+#[test]
+fn a_record_that_went_back_names_the_settled_ops_to_check_and_sends_none_again() {
+    let mut bench = Bench::new(Kind::Meeting);
+    bench.poll(125);
+    for op in [1, 2] {
+        bench.hear(126, &format!(r#"{{"t":"event","session":"s","epoch":1,"ver":{op},"op":{op}}}"#));
+    }
+    bench.hear(130, r#"{"t":"snapshot","session":"s","epoch":2,"ver":1,"lane_seq":1,"why":"diverged"}"#);
+    let told: Vec<(u64, u64)> =
+        bench.scribe.lines.iter().filter(|l| l.what == What::Check).map(|l| (l.op, l.ver)).collect();
+    assert_eq!(told, [(2, 2)]);
+    let (_, out) = bench.poll(131);
+    assert!(out.iter().all(|o| !o.contains(r#""op":2,"#)), "{out:?}");
+    bench.hear(140, r#"{"t":"snapshot","session":"s","epoch":2,"ver":1,"lane_seq":1,"why":"diverged"}"#);
+    assert_eq!(bench.scribe.lines.iter().filter(|l| l.what == What::Check).count(), 1, "told once");
+}

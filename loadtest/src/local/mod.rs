@@ -159,6 +159,11 @@ impl Cluster {
         format!("http://127.0.0.1:{}", self.placement_port)
     }
 
+    /// A file in the run's own directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
     /// CPU so far by role, seconds: gateway, owner, placement, etcd, client (this process).
     pub fn cpu_s(&self) -> [f64; 5] {
         let sum = |nodes: &[Node]| nodes.iter().map(|n| n.proc.cpu_s()).sum();

@@ -46,6 +46,12 @@ impl Proc {
         Ok(())
     }
 
+    /// Value of a `--flag` it was started with.
+    pub fn flag(&self, name: &str) -> Option<&str> {
+        let at = self.args.iter().position(|a| a.strip_prefix("--") == Some(name))?;
+        self.args.get(at + 1).map(String::as_str)
+    }
+
     pub fn stop(&self) -> anyhow::Result<()> {
         Ok(kill_process(self.pid, Signal::STOP)?)
     }

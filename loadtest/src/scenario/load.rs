@@ -14,7 +14,7 @@ use rand::seq::SliceRandom as _;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::{FAULT_AFTER_US, Shape};
+use super::{FAULT_AFTER_US, Shape, kind_of};
 use crate::args::Run;
 use crate::client::conn::{Client, Live, Phase, Placed};
 use crate::client::dial::Dial;
@@ -30,8 +30,6 @@ const DIALS: usize = 128;
 const ATTACH: Duration = Duration::from_secs(180);
 /// Beyond the longest hold TTL (25 s) nothing can still be open.
 const SETTLE: Duration = Duration::from_secs(45);
-/// One session in so many is of the second kind, where there is one.
-const SECOND_KIND: usize = 20;
 
 /// Load under way.
 pub struct Load {
@@ -56,7 +54,7 @@ impl Load {
         let directory = placement::Directory::watch(&cluster.directory_url);
         let began = now_us();
         let named: Vec<(String, Kind)> =
-            (0..shape.sessions).map(|i| (format!("lt-{}-{i}", run.seed), kind_of(shape, i))).collect();
+            (0..shape.sessions).map(|i| (format!("lt-{}-{i}", run.seed), kind_of(shape, run.per_conn(), i))).collect();
         let wanted = named.iter().map(|(id, kind)| (id.clone(), kind.word())).collect();
         placement::create(&cluster.placement_url(), wanted).await?;
         println!("{} sessions created in {} ms", shape.sessions, (now_us() - began) / 1_000);
@@ -160,10 +158,6 @@ impl Load {
     }
 }
 
-fn kind_of(shape: &Shape, i: usize) -> Kind {
-    if shape.kinds.len() > 1 && i.is_multiple_of(SECOND_KIND) { shape.kinds[1] } else { shape.kinds[0] }
-}
-
 /// Two clients for each group of sessions, one a seat. Session s has an op due each sessions / ops_per_s, the seats in turn.
 fn clients(
     of: (&Run, &Shape),
@@ -179,7 +173,7 @@ fn clients(
     let games = games(plies);
     let mut order: Vec<u64> = (0..total).collect();
     order.shuffle(&mut SmallRng::seed_from_u64(run.seed));
-    let groups = named.chunks(run.sessions_per_conn.into());
+    let groups = named.chunks(run.per_conn());
     let count = groups.len() as u64 * 2;
     let reaction_every_us = (count * 1_000_000).checked_div(shape.reactions_per_s).unwrap_or(0);
     let mut clients = Vec::new();
@@ -189,7 +183,7 @@ fn clients(
             let sub: Arc<str> = Arc::from(format!("u{g}-{parity}"));
             let kind = group.last().map_or(shape.kinds[0], |(_, k)| *k);
             let seats = group.iter().enumerate().map(|(k, (id, kind))| {
-                let s = g * usize::from(run.sessions_per_conn) + k;
+                let s = g * run.per_conn() + k;
                 let plan = Plan::new(*kind, parity, &games[s % games.len()], run.seed ^ (2 * s + parity) as u64);
                 let offset_us = order[s] * 1_000_000 / run.ops_per_s + parity as u64 * period_us;
                 Placed { seat: Seat::new(Arc::from(id.as_str()), plan), offset_us, every_us: 2 * period_us }

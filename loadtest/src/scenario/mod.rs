@@ -2,8 +2,10 @@
 
 mod crash;
 mod etcd_outage;
+mod gateway_crash;
 mod idle;
 mod load;
+mod restore;
 mod steady;
 mod store_sick;
 pub mod storm;
@@ -28,6 +30,9 @@ use load::Load;
 /// The fault comes this long after the load began, µs.
 const FAULT_AFTER_US: u64 = 5_000_000;
 
+/// One session in so many is of the second kind, where there is one.
+const SECOND_KIND: usize = 20;
+
 /// What a scenario needs besides the command line.
 struct Shape {
     name: &'static str,
@@ -45,6 +50,8 @@ enum Fault {
     Zombie(zombie::Fault),
     Directory(etcd_outage::Fault),
     Store(store_sick::Fault),
+    Gateway(gateway_crash::Fault),
+    Rollback(restore::Fault),
 }
 
 /// Runs one scenario. `Ok(true)`: every promise kept.
@@ -56,24 +63,31 @@ pub async fn run(what: What) -> anyhow::Result<bool> {
         What::Zombie(run) => ("zombie", run.clone()),
         What::EtcdOutage(run) => ("etcd-outage", run.clone()),
         What::StoreSick(run) => ("store-sick", run.clone()),
+        What::GatewayCrash(run) => ("gateway-crash", run.clone()),
+        What::Restore(run) => ("restore", run.clone()),
         What::Verify { .. } => anyhow::bail!("not a scenario"),
     };
     anyhow::ensure!(run.local, "only --local is supported so far: say --local");
+    let run = if name == "gateway-crash" { gateway_crash::usual(run) } else { run };
+    anyhow::ensure!(
+        name != "gateway-crash" || run.gateways_or(1) > 1,
+        "one gateway of several is killed: --gateways 3"
+    );
     let shape = shape(name, &run);
     let started = Instant::now();
     let mut report = Report::default();
     report.set("scenario", json!(name));
     report.set("seed", json!(run.seed));
     report.set("params", json!(format!("{run:?}")));
-    println!("starting 2 etcds, placement, {} owners, {} gateways", shape.owners, run.gateways);
+    println!("starting 2 etcds, placement, {} owners, {} gateways", shape.owners, run.gateways_or(1));
     let mut cluster = Cluster::start(Spec {
-        gateways: run.gateways.into(),
+        gateways: run.gateways_or(1).into(),
         owners: shape.owners,
         kinds: shape.kinds.clone(),
         cap: run.cap,
         fast_path: run.fast_path == Switch::On,
         tls: run.transport == Transport::Wss,
-        admit_per_s: None,
+        admit_per_s: run.admit_per_s,
     })
     .await?;
     let done = measure(&run, &shape, &mut cluster, &mut report).await;
@@ -92,7 +106,9 @@ pub async fn run(what: What) -> anyhow::Result<bool> {
 fn shape(name: &'static str, run: &Run) -> Shape {
     let first = if matches!(name, "zombie" | "store-sick") { Kind::Meeting } else { Kind::Game };
     let kind = run.lease.unwrap_or(first);
-    let owners = run.owners.map_or(if matches!(name, "steady" | "store-sick") { 3 } else { 6 }, usize::from);
+    let owners = run
+        .owners
+        .map_or(if matches!(name, "steady" | "store-sick" | "gateway-crash" | "restore") { 3 } else { 6 }, usize::from);
     let lease_s = kind.lease_ms() / 1_000;
     let sessions = run.sessions.or(run.victim_sessions.map(|n| n * owners)).unwrap_or(1_000);
     let (reactions, duration_s) = match name {
@@ -101,11 +117,17 @@ fn shape(name: &'static str, run: &Run) -> Shape {
         "zombie" => (400, 5 + lease_s + 12),
         "etcd-outage" => (100, 65),
         "store-sick" => (100, 35),
+        "gateway-crash" => (100, gateway_crash::duration_s()),
+        "restore" => (100, 10 + restore::AFTER_S),
         _ => (100, 30),
     };
     let reactions = if kind == Kind::Meeting { reactions } else { 0 };
     // an outage of the directory must show that documents become read-only
-    let kinds = if name == "etcd-outage" && kind == Kind::Game { vec![kind, Kind::Document] } else { vec![kind] };
+    let kinds = match (name, kind) {
+        ("etcd-outage", Kind::Game) => vec![kind, Kind::Document],
+        ("gateway-crash", _) if run.lease.is_none() => vec![Kind::Game, Kind::Meeting, Kind::Document],
+        _ => vec![kind],
+    };
     Shape {
         name,
         kinds,
@@ -128,6 +150,8 @@ async fn measure(run: &Run, shape: &Shape, cluster: &mut Cluster, report: &mut R
         "zombie" => Fault::Zombie(zombie::fault(&load, cluster).await?),
         "etcd-outage" => Fault::Directory(etcd_outage::fault(&load, cluster, report).await?),
         "store-sick" => Fault::Store(store_sick::fault(&load, cluster).await?),
+        "gateway-crash" => Fault::Gateway(gateway_crash::fault(&load, cluster).await?),
+        "restore" => Fault::Rollback(restore::fault(&load, cluster).await?),
         _ => Fault::None,
     };
     let lines = load.finish().await?;
@@ -140,7 +164,7 @@ async fn measure(run: &Run, shape: &Shape, cluster: &mut Cluster, report: &mut R
     }
     let record = dump::decode(&raws)?;
     let verdict = verify::judge(&lines, &record);
-    report.verdict(&verdict);
+    report.verdict(&verdict, told(shape.name));
     let ops = stats::ops(&lines);
     common(&lines, &ops, &verdict, report);
     let names = ["gateway", "owner", "placement", "etcd", "client"];
@@ -155,9 +179,31 @@ async fn measure(run: &Run, shape: &Shape, cluster: &mut Cluster, report: &mut R
         Fault::Zombie(fault) => zombie::judge(&load, &lines, &record, fault, report),
         Fault::Directory(fault) => etcd_outage::judge(&load, &lines, &ops, fault, report),
         Fault::Store(fault) => store_sick::judge(&lines, &ops, fault, report),
+        Fault::Gateway(fault) => gateway_crash::judge(run, shape, &lines, fault, report),
+        Fault::Rollback(fault) => restore::judge(&lines, &ops, &verdict, fault, report),
         Fault::None => steady::judge(&verdict, &cpu, &cpu_before, report),
     }
     Ok(())
+}
+
+/// Counts of the verifier that are no broken promise under this fault. A stamp dies with its gateway, and with it the
+/// proof that a player had moved in time; a record that went back takes its clocks along.
+fn told(scenario: &str) -> &'static [&'static str] {
+    match scenario {
+        "gateway-crash" => &["charged_outage"],
+        "restore" => &["charged_outage", "rolled_back"],
+        _ => &[],
+    }
+}
+
+/// Kind of the i-th session, with `per_conn` on each connection.
+fn kind_of(shape: &Shape, per_conn: usize, i: usize) -> Kind {
+    match (&shape.kinds[..], shape.name) {
+        // those of one connection are alike, so that it has a class
+        (kinds, "gateway-crash") => kinds[i / per_conn % kinds.len()],
+        ([_, second, ..], _) if i.is_multiple_of(SECOND_KIND) => *second,
+        (kinds, _) => kinds[0],
+    }
 }
 
 fn file(path: &std::path::Path) -> anyhow::Result<std::io::BufWriter<std::fs::File>> {

@@ -49,6 +49,12 @@ pub struct Verdict {
     /// Writes of an epoch that had already been replaced in the store.
     pub stale_writes: u64,
     pub stale_epoch_delivered: u64,
+    /// Acknowledged ops that are gone because the record went back, their clients being told to check them.
+    pub rolled_back: u64,
+    /// Ops whose clients were told so.
+    pub told_to_check: u64,
+    /// Of those: sent or recorded again all the same.
+    pub re_raised: u64,
     pub resyncs: u64,
     /// Retryable refusals heard (2xx), by code.
     pub retries: HashMap<Arc<str>, u64>,
@@ -74,6 +80,7 @@ impl Verdict {
             + self.charged_outage
             + self.stale_writes
             + self.stale_epoch_delivered
+            + self.re_raised
     }
 
     fn example(&mut self, text: String) {
@@ -97,6 +104,9 @@ struct OpStory {
     /// The last word, when it was a final refusal: (code, applied).
     refused: Option<(Arc<str>, Arc<str>)>,
     receipt: Option<Arc<str>>,
+    /// The client was told to check it; and sent it again nevertheless.
+    told: bool,
+    sent_after: bool,
     /// From the newest event of the session to the send; `None` before any event.
     think_us: Option<u64>,
 }
@@ -138,6 +148,7 @@ fn collect(lines: &[Line], verdict: &mut Verdict) -> HashMap<OpKey, OpStory> {
         match line.what {
             What::Sent => {
                 story.attempts += 1;
+                story.sent_after |= story.told;
                 if story.first_sent_us == 0 {
                     story.first_sent_us = line.t_us;
                     let before = last_event.get(&(line.client.clone(), line.session.clone()));
@@ -154,6 +165,7 @@ fn collect(lines: &[Line], verdict: &mut Verdict) -> HashMap<OpKey, OpStory> {
                 story.refused = Some((line.code.clone(), line.applied.clone()));
             }
             What::Nack => *verdict.retries.entry(line.code.clone()).or_default() += 1,
+            What::Check => story.told = true,
             What::Receipt => {
                 story.receipt.get_or_insert_with(|| line.code.clone());
             }
@@ -234,7 +246,9 @@ fn check_op(key: &OpKey, story: &OpStory, of: &Recorded, entries: &[&Entry], ver
         verdict.acked += 1;
         let ver = entries.first().map(|e| e.ver).or(outcome.map(|o| o.ver));
         let told_wrong = ver.is_some_and(|v| v > 0 && story.ack_vers.iter().any(|a| *a > 0 && *a != v));
-        if !recorded || told_wrong {
+        if story.told {
+            check_told(&name(), story, (recorded, told_wrong), verdict);
+        } else if !recorded || told_wrong {
             verdict.acked_lost += 1;
             verdict.example(format!("{}: acknowledged at {:?}, recorded at {ver:?}", name(), story.ack_vers));
         }
@@ -250,6 +264,17 @@ fn check_op(key: &OpKey, story: &OpStory, of: &Recorded, entries: &[&Entry], ver
     }
     if let Some(entry) = entries.first() {
         check_stamp(&name(), story, entry, verdict);
+    }
+}
+
+/// The record went back behind this op. It must stay away: the user decides what to do about it.
+fn check_told(name: &str, story: &OpStory, found: (bool, bool), verdict: &mut Verdict) {
+    let (recorded, elsewhere) = found;
+    verdict.told_to_check += 1;
+    verdict.rolled_back += u64::from(!recorded);
+    if story.sent_after || elsewhere {
+        verdict.re_raised += 1;
+        verdict.example(format!("{name}: was to be checked, yet sent or recorded again"));
     }
 }
 

@@ -186,3 +186,21 @@ fn a_resend_is_counted_from_the_record_or_the_journal() {
     lines.insert(1, again);
     assert_eq!(judge(&lines, &record).resent, 1);
 }
+
+#[test]
+fn what_went_back_is_lost_unless_its_client_was_told_and_must_stay_away() {
+    let (mut lines, mut record) = clean();
+    let recorded = of(&mut record);
+    recorded.entries.truncate(2);
+    recorded.header.ver = 2;
+    let lane = recorded.lanes.values_mut().next().unwrap();
+    lane.last_decided = 2;
+    lane.outcomes.truncate(2);
+    assert_eq!(judge(&lines, &record).acked_lost, 1);
+    lines.push(line(T + 9_000, What::Check, 3, 3));
+    let verdict = judge(&lines, &record);
+    assert!(verdict.clean(), "{verdict:?}");
+    assert_eq!((verdict.rolled_back, verdict.told_to_check, verdict.re_raised), (1, 1, 0));
+    lines.push(line(T + 9_500, What::Sent, 3, 0));
+    assert_eq!(judge(&lines, &record).re_raised, 1);
+}

@@ -17,11 +17,12 @@ const SESSIONS_PER_CONN: u16 = 4;
 pub async fn attach(storm: &Storm, cluster: &Cluster, duration_s: u64) -> anyhow::Result<Load> {
     let run = Run {
         local: true,
-        gateways: storm.gateways,
+        gateways: Some(storm.gateways),
         owners: None,
         victim_sessions: None,
         sessions: None,
-        sessions_per_conn: SESSIONS_PER_CONN,
+        sessions_per_conn: Some(SESSIONS_PER_CONN),
+        admit_per_s: None,
         ops_per_s: storm.ops_per_s,
         reactions_per_s: None,
         lease: None,

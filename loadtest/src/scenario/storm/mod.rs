@@ -3,7 +3,7 @@
 pub mod args;
 mod bystanders;
 mod churn;
-mod figures;
+pub mod figures;
 mod herd;
 mod judge;
 mod overload;
@@ -19,6 +19,7 @@ use serde_json::json;
 use crate::client::policy::{Crowd, Policy};
 use crate::report::Report;
 use args::{Protocol, Storm};
+pub use judge::densest_second;
 
 /// Runs it in the mode the command line asks for.
 pub async fn run(storm: &Storm) -> anyhow::Result<bool> {
