@@ -11,7 +11,7 @@ mod owner;
 mod proxy;
 mod value;
 
-pub use gateway::{Auth, Directory, Gateway, Held, Limits, PlacementLink, Tls};
+pub use gateway::{Auth, Directory, Drain, Gateway, Held, Limits, PlacementLink, Tls};
 pub use load::{ConfigError, effective, load, load_from};
 pub use owner::{Owner, Placement, Store, StoreKind};
 pub use proxy::{Protocol, Proxy};

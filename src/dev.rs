@@ -81,7 +81,7 @@ pub struct Demo {
 pub fn main(args: DevArgs) -> anyhow::Result<()> {
     startup::logs(true, "error")?;
     let runtime = startup::runtime()?;
-    let outcome = runtime.block_on(startup::until_signal(|shutdown| everything(args, shutdown)));
+    let outcome = runtime.block_on(startup::until_signal(false, |shutdown| everything(args, shutdown)));
     runtime.shutdown_timeout(STOP_MAX);
     outcome
 }
@@ -118,7 +118,7 @@ async fn everything(args: DevArgs, shutdown: Shutdown) -> anyhow::Result<()> {
     };
     // Nobody is left to resend to, so nothing is waited for but the close frames.
     let owners = owners.stop();
-    let _ = stop.send(true);
+    let _ = stop.send(startup::Stop::Gracefully);
     let _ = tokio::time::timeout(STOP_MAX, async { tokio::join!(gateway, service, admin) }).await;
     drop(owners);
     outcome

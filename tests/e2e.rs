@@ -19,6 +19,7 @@ mod e2e {
     mod bad_ops;
     mod bad_pace;
     mod dev;
+    mod drain;
     mod faults;
     mod play;
 }

@@ -2,6 +2,7 @@
 //!
 //! It answers without a token, which is why it refuses to listen anywhere but on loopback.
 
+mod drain;
 mod routes;
 
 use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};

@@ -7,7 +7,11 @@ use http_body_util::Full;
 use hyper::{Method, Request, Response, StatusCode, header};
 use serde_json::{Value, json};
 
-use crate::{gateway::run::GatewayHandle, owner::Counters};
+use super::drain;
+use crate::{
+    gateway::run::{DrainAsk, GatewayHandle},
+    owner::Counters,
+};
 
 /// Most held ops in one answer: 20,000 at 150 bytes are 3 MB.
 const HELD_MAX: usize = 20_000;
@@ -37,6 +41,10 @@ pub trait Source: Send + Sync {
     /// More for `/status`, an object.
     fn status(&self) -> Value {
         json!({})
+    }
+    /// Starts a drain if it is asked for one, and says how far it is; `None` = it has none.
+    fn drain(&self, _ask: Option<DrainAsk>) -> Option<Value> {
+        None
     }
 }
 
@@ -132,10 +140,20 @@ impl Source for GatewayHandle {
         let sessions: Vec<Value> = self.sessions(SESSIONS_MAX).into_iter().map(one).collect();
         json!({"sessions": sessions})
     }
+    fn drain(&self, ask: Option<DrainAsk>) -> Option<Value> {
+        if let Some(ask) = ask {
+            tracing::info!(?ask, "an operator asks for a drain");
+            Self::drain(self, ask);
+        }
+        Some(drain::view(&self.drain_status()))
+    }
 }
 
 /// One request's answer. Generic over the body, which is never read.
 pub(super) fn answer<B>(request: &Request<B>, source: &dyn Source) -> Result<Response<Full<Bytes>>, Infallible> {
+    if request.uri().path() == "/drain" {
+        return Ok(drain_answer(request, source));
+    }
     if request.method() != Method::GET && request.method() != Method::HEAD {
         return Ok(text(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET\n".into()));
     }
@@ -157,8 +175,43 @@ pub(super) fn answer<B>(request: &Request<B>, source: &dyn Source) -> Result<Res
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             text(StatusCode::OK, kind, source.metrics())
         }
-        _ => text(StatusCode::NOT_FOUND, "text/plain", "/livez /readyz /metrics /status /held /connections\n".into()),
+        _ => text(
+            StatusCode::NOT_FOUND,
+            "text/plain",
+            "/livez /readyz /metrics /status /held /connections /drain\n".into(),
+        ),
     })
+}
+
+fn drain_answer<B>(request: &Request<B>, source: &dyn Source) -> Response<Full<Bytes>> {
+    let ask = match *request.method() {
+        Method::GET | Method::HEAD => None,
+        Method::POST if foreign(request) => {
+            return problem(StatusCode::FORBIDDEN, "a page of another origin may not ask for this");
+        }
+        Method::POST => match drain::ask(request.uri().query().unwrap_or_default()) {
+            Ok(ask) => Some(ask),
+            Err(detail) => return problem(StatusCode::BAD_REQUEST, &detail),
+        },
+        _ => return problem(StatusCode::METHOD_NOT_ALLOWED, "GET says how far it is, POST starts it"),
+    };
+    match source.drain(ask) {
+        Some(status) => json_answer(StatusCode::OK, &status),
+        None => problem(StatusCode::NOT_FOUND, "only a gateway drains by its admin server; an owner by placement"),
+    }
+}
+
+/// A browser's request from a page that is not ours: it names an origin that is not the host it was sent to.
+fn foreign<B>(request: &Request<B>) -> bool {
+    let header = |name| request.headers().get(name).and_then(|v| v.to_str().ok());
+    header("origin").is_some_and(|o| o.split_once("://").map(|(_, host)| host) != header("host"))
+}
+
+/// An error as RFC 9457 wants it.
+fn problem(status: StatusCode, detail: &str) -> Response<Full<Bytes>> {
+    let title = status.canonical_reason().unwrap_or_default();
+    let body = json!({"type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail});
+    text(status, "application/problem+json", format!("{body}\n"))
 }
 
 fn merged(mut a: Value, b: Value) -> Value {
@@ -208,5 +261,51 @@ mod tests {
         assert_eq!(get("/livez", &source).await.0, 200);
         assert!(source.metrics().contains("\nholdfast_owner_conflicts_total 0\n"));
         assert_eq!(get("/nothing", &source).await.0, 404);
+    }
+
+    /// Drains when it is asked to.
+    #[derive(Default)]
+    struct Draining(std::sync::Mutex<Vec<DrainAsk>>);
+
+    impl Source for Draining {
+        fn not_ready(&self) -> Vec<String> {
+            Vec::new()
+        }
+        fn facts(&self) -> Value {
+            json!({})
+        }
+        fn drain(&self, ask: Option<DrainAsk>) -> Option<Value> {
+            self.0.lock().unwrap().extend(ask);
+            Some(drain::view(&crate::gateway::run::DrainStatus { state: "telling", told: 7, ..Default::default() }))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_drain_is_asked_for_by_post_and_mistakes_are_problems() {
+        let source = Draining::default();
+        let ask = async |request: Request<()>, source: &dyn Source| {
+            let response = answer(&request, source).unwrap();
+            let kind = response.headers()[header::CONTENT_TYPE].to_str().unwrap().to_owned();
+            let status = response.status().as_u16();
+            let body = response.into_body().collect().await.unwrap().to_bytes();
+            (status, kind, serde_json::from_slice::<Value>(&body).unwrap())
+        };
+        let get = ask(Request::get("/drain").body(()).unwrap(), &source).await;
+        assert_eq!((get.0, &get.2["state"], &get.2["told"]), (200, &json!("telling"), &json!(7)));
+        let post = |uri: &str| Request::post(uri.to_owned());
+        assert_eq!(ask(post("/drain?rate=50&deadline=9").body(()).unwrap(), &source).await.0, 200);
+        let asked = DrainAsk { rate_per_s: Some(50), deadline: Some(std::time::Duration::from_secs(9)) };
+        assert_eq!(*source.0.lock().unwrap(), [asked]);
+        let bad = ask(post("/drain?rate=fast").body(()).unwrap(), &source).await;
+        assert_eq!((bad.0, bad.1.as_str()), (400, "application/problem+json"));
+        assert!(bad.2["detail"].as_str().unwrap().contains("fast"));
+        let page = post("/drain").header("host", "127.0.0.1:9090").header("origin", "https://evil.example");
+        assert_eq!(ask(page.body(()).unwrap(), &source).await.0, 403);
+        let own = post("/drain").header("host", "127.0.0.1:9090").header("origin", "http://127.0.0.1:9090");
+        assert_eq!(ask(own.body(()).unwrap(), &source).await.0, 200);
+        assert_eq!(ask(Request::delete("/drain").body(()).unwrap(), &source).await.0, 405);
+        let owner = Member { role: "owner", node: "o-1".into(), reasons: Vec::new().into(), counters: None };
+        assert_eq!(ask(post("/drain").body(()).unwrap(), &owner).await.0, 404);
+        assert_eq!(source.0.lock().unwrap().len(), 2);
     }
 }

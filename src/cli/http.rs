@@ -1,11 +1,11 @@
-//! One GET to an admin server.
+//! One request to an admin server.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::Request;
+use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpStream, time::timeout};
 
@@ -14,12 +14,13 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// 100,000 held ops at 150 bytes each.
 const BODY_BYTES_MAX: usize = 16 << 20;
 
-/// Status code and body of `GET path` at `addr` (`host:port`).
-pub(super) async fn get(addr: &str, path: &str) -> anyhow::Result<(u16, String)> {
+/// Status code and body of the answer of `addr` (`host:port`).
+async fn ask(method: Method, addr: &str, path: &str) -> anyhow::Result<(u16, String)> {
     let answer = async {
         let stream = TcpStream::connect(addr).await.with_context(|| format!("{addr} cannot be reached"))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        let request = Request::get(path).header("host", addr).body(Empty::<Bytes>::new())?;
+        let request = Request::builder().method(method).uri(path).header("host", addr);
+        let request = request.body(Empty::<Bytes>::new())?;
         let asking = async {
             let response = sender.send_request(request).await?;
             let status = response.status().as_u16();
@@ -37,9 +38,18 @@ pub(super) async fn get(addr: &str, path: &str) -> anyhow::Result<(u16, String)>
     timeout(ANSWER_MAX, answer).await.with_context(|| format!("{addr} did not answer within {ANSWER_MAX:?}"))?
 }
 
-/// The body of a 200.
+/// The body of a 200 to a GET.
 pub(super) async fn get_ok(addr: &str, path: &str) -> anyhow::Result<String> {
-    let (status, body) = get(addr, path).await?;
+    ok(Method::GET, addr, path).await
+}
+
+/// The body of a 200 to a POST without a body.
+pub(super) async fn post_ok(addr: &str, path: &str) -> anyhow::Result<String> {
+    ok(Method::POST, addr, path).await
+}
+
+async fn ok(method: Method, addr: &str, path: &str) -> anyhow::Result<String> {
+    let (status, body) = ask(method, addr, path).await?;
     ensure!(status == 200, "{addr}{path}: status {status}: {}", body.trim());
     Ok(body)
 }

@@ -5,6 +5,7 @@
 
 mod check;
 pub mod client;
+mod drain;
 mod http;
 mod operator;
 mod play;
@@ -53,6 +54,8 @@ enum Command {
     Held(operator::AdminArg),
     /// The clients connected to a gateway, with the addresses it sees.
     Connections(operator::AdminArg),
+    /// Sends everybody away from a gateway, or all sessions from an owner, without losing anything; then it ends.
+    Drain(drain::DrainArgs),
     /// Completions for a shell.
     Completions {
         /// The shell.
@@ -94,6 +97,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Status(arg) => startup::small_runtime()?.block_on(operator::status(&arg)),
         Command::Connections(arg) => startup::small_runtime()?.block_on(operator::connections(&arg)),
         Command::Held(arg) => startup::small_runtime()?.block_on(operator::held(&arg)),
+        Command::Drain(args) => startup::small_runtime()?.block_on(drain::main(&args)),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "holdfast", &mut std::io::stdout());
             Ok(())

@@ -29,7 +29,7 @@ const SAY_LOOKS: u32 = 20;
 pub(super) fn gateway(file: Option<&Path>) -> anyhow::Result<()> {
     let config: config::Gateway = config::load(file)?;
     let (run, listeners) = (config.run_config()?, config.listeners()?);
-    block_on(async move |shutdown| {
+    block_on(true, async move |shutdown| {
         let etcd = config.directory.endpoints.join(", ");
         let directory = Kv::etcd(config.directory.endpoints, Options::default());
         let admin = Admin::bind(&config.admin).await?;
@@ -42,7 +42,12 @@ pub(super) fn gateway(file: Option<&Path>) -> anyhow::Result<()> {
         let told = async {
             if let Ok(handle) = handle.await {
                 tracing::info!(gateway = name, listen = config.listen, admin = config.admin, "listening");
-                let source = Arc::new(handle);
+                let source = Arc::new(handle.clone());
+                let hurried = shutdown.clone();
+                tokio::spawn(async move {
+                    hurried.hurried().await;
+                    handle.hurry();
+                });
                 let _serving = admin.serve(source.clone());
                 wait_ready("gateway", &etcd, || std::future::ready(source.not_ready())).await;
             }
@@ -57,7 +62,7 @@ pub(super) fn gateway(file: Option<&Path>) -> anyhow::Result<()> {
 
 pub(super) fn placement(file: Option<&Path>) -> anyhow::Result<()> {
     let config: config::Placement = config::load(file)?;
-    block_on(async move |shutdown| {
+    block_on(false, async move |shutdown| {
         let etcd = config.directory.endpoints.join(", ");
         let directory = Kv::etcd(config.directory.endpoints.clone(), Options::default());
         let admin = Admin::bind(&config.admin).await?;
@@ -73,7 +78,7 @@ pub(super) fn placement(file: Option<&Path>) -> anyhow::Result<()> {
 
 pub(super) fn owner(file: Option<&Path>) -> anyhow::Result<()> {
     let config: config::Owner = config::load(file)?;
-    block_on(async move |shutdown| {
+    block_on(false, async move |shutdown| {
         let etcd = config.directory.endpoints.join(", ");
         let directory = Kv::etcd(config.directory.endpoints.clone(), Options::default());
         let store = match config.store.kind {
@@ -97,13 +102,14 @@ pub(super) fn owner(file: Option<&Path>) -> anyhow::Result<()> {
     })
 }
 
-fn block_on<F>(part: impl FnOnce(Shutdown) -> F) -> anyhow::Result<()>
+/// `hurries`: a second signal only hurries it, a third ends it.
+fn block_on<F>(hurries: bool, part: impl FnOnce(Shutdown) -> F) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<()>>,
 {
     startup::logs(false, LOGS)?;
     let runtime = startup::runtime()?;
-    let outcome = runtime.block_on(until_signal(part));
+    let outcome = runtime.block_on(until_signal(hurries, part));
     // What is still running has had its graceful stop.
     runtime.shutdown_background();
     outcome

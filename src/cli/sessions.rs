@@ -109,14 +109,14 @@ fn state(placement: &Placement) -> &'static str {
     }
 }
 
-async fn client(at: &PlacementArg) -> anyhow::Result<PlacementServiceClient<Channel>> {
+pub(super) async fn client(at: &PlacementArg) -> anyhow::Result<PlacementServiceClient<Channel>> {
     let host = at.placement.trim_start_matches("http://");
     let endpoint = Endpoint::from_shared(format!("http://{host}"))?.timeout(ANSWER_MAX).connect_timeout(ANSWER_MAX);
     let channel = endpoint.connect().await.with_context(|| format!("placement at {host} cannot be reached"))?;
     Ok(PlacementServiceClient::new(channel))
 }
 
-fn said(status: tonic::Status) -> anyhow::Error {
+pub(super) fn said(status: tonic::Status) -> anyhow::Error {
     anyhow::anyhow!("placement: {}: {}", status.code(), status.message())
 }
 

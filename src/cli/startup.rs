@@ -58,29 +58,48 @@ pub(super) fn small_runtime() -> anyhow::Result<Runtime> {
     Builder::new_current_thread().enable_all().build().context("no runtime")
 }
 
+/// How urgently a process is to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stop {
+    /// Not at all.
+    No,
+    /// Gracefully.
+    Gracefully,
+    /// Still in order, but now.
+    Hurried,
+}
+
 /// Tells the parts of a process that it is to stop.
 #[derive(Clone, Debug)]
-pub struct Shutdown(watch::Receiver<bool>);
+pub struct Shutdown(watch::Receiver<Stop>);
 
 impl Shutdown {
     /// Completes when the process is to stop (or whoever said so is gone).
     pub async fn wait(mut self) {
-        let _ = self.0.wait_for(|stop| *stop).await;
+        let _ = self.0.wait_for(|stop| *stop >= Stop::Gracefully).await;
+    }
+
+    /// Completes when it is to hurry. Never, if whoever could say so is gone.
+    pub async fn hurried(mut self) {
+        if self.0.wait_for(|stop| *stop >= Stop::Hurried).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// A shutdown of its own, and what fires it.
     #[must_use]
-    pub fn channel() -> (watch::Sender<bool>, Self) {
-        let (stop, stopped) = watch::channel(false);
+    pub fn channel() -> (watch::Sender<Stop>, Self) {
+        let (stop, stopped) = watch::channel(Stop::No);
         (stop, Self(stopped))
     }
 }
 
-/// Runs a part until it ends by itself or a SIGTERM or SIGINT has made it end gracefully; a second one ends it at once.
+/// Runs a part until it ends by itself or a SIGTERM or SIGINT has made it end gracefully; a second one ends it at once,
+/// or only hurries it (`hurries`), and then the third does.
 ///
 /// # Errors
 /// What the part says.
-pub async fn until_signal<F>(part: impl FnOnce(Shutdown) -> F) -> anyhow::Result<()>
+pub async fn until_signal<F>(hurries: bool, part: impl FnOnce(Shutdown) -> F) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<()>>,
 {
@@ -88,19 +107,22 @@ where
     let mut interrupt = signal(SignalKind::interrupt())?;
     let (stop, shutdown) = Shutdown::channel();
     let mut part = std::pin::pin!(part(shutdown));
+    let stages: &[Stop] = if hurries { &[Stop::Gracefully, Stop::Hurried] } else { &[Stop::Gracefully] };
+    for stage in stages {
+        tokio::select! {
+            ended = &mut part => return ended,
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!(?stage, "a signal to stop; the next one hurries");
+        stop.send_replace(*stage);
+    }
     tokio::select! {
         ended = &mut part => return ended,
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    tracing::info!("stopping; a second signal hurries");
-    let _ = stop.send(true);
-    tokio::select! {
-        ended = &mut part => return ended,
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    tracing::warn!("second signal: stopping at once");
+    tracing::warn!("one more signal: stopping at once");
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use crate::{
         auth::AUDIENCE,
         jwks::Jwks,
         limits::{self, ListenerConfig},
-        run::{GatewayConfig, HeldBudget},
+        run::{DrainConfig, GatewayConfig, HeldBudget},
     },
     transport::tls,
 };
@@ -49,8 +49,6 @@ section! {
         backlog: u32 = 1_280,
         /// File with the shared secret of the owner links; empty = none.
         link_token_file: String = String::new(),
-        /// Longest graceful stop.
-        drain_max: Span = Span::secs(60),
         /// Certificate of `listen`.
         tls: Tls = Tls::default(),
         /// The balancers in front of it.
@@ -61,6 +59,8 @@ section! {
         limits: Limits = Limits::default(),
         /// What held ops may use.
         held: Held = Held::default(),
+        /// How it stops.
+        drain: Drain = Drain::default(),
         /// The directory's etcd.
         directory: Directory = Directory::default(),
         /// The placement services.
@@ -137,6 +137,28 @@ section! {
 }
 
 section! {
+    /// Section `[drain]` (design 10).
+    Drain {
+        /// From not ready to the last accept.
+        notice: Span = Span::secs(5),
+        /// Clients sent away per second; 0 = as many as the other gateways admit.
+        rate: u32 = 0,
+        /// Longest drain; 0 = as long as it takes.
+        max: Span = Span::secs(0),
+    }
+}
+
+impl Drain {
+    fn config(&self) -> DrainConfig {
+        DrainConfig {
+            notice: self.notice.0,
+            rate_per_s: Some(self.rate).filter(|r| *r > 0),
+            max: Some(self.max.0).filter(|m| !m.is_zero()),
+        }
+    }
+}
+
+section! {
     /// Section `[directory]`.
     Directory {
         /// etcd's endpoints.
@@ -180,7 +202,7 @@ impl Gateway {
             fast_path: self.placement.fast_path,
             placement: self.placement.addrs(),
             held,
-            drain_max: self.drain_max.0,
+            drain: self.drain.config(),
         })
     }
 }

@@ -145,10 +145,10 @@ mod tests {
 
     #[test]
     fn a_wrong_unit_names_key_value_and_units() {
-        let e = gateway("\n\ndrain_max = \"60parsecs\"\n", &[]).unwrap_err();
-        assert!(e.0.starts_with("gw.toml:3: `drain_max = \"60parsecs\"`"), "{e}");
+        let e = gateway("\n[drain]\nmax = \"60parsecs\"\n", &[]).unwrap_err();
+        assert!(e.0.starts_with("gw.toml:3: `max = \"60parsecs\"`"), "{e}");
         assert!(e.0.contains("us, ms, s, min, h"), "{e}");
-        let e = gateway("drain_max = 60\n", &[]).unwrap_err();
+        let e = gateway("[drain]\nmax = 60\n", &[]).unwrap_err();
         assert!(e.0.contains("\"60\" has no unit"), "{e}");
     }
 

@@ -6,7 +6,11 @@ use std::net::TcpListener;
 use anyhow::Context as _;
 use tokio::{runtime::Runtime, sync::watch};
 
-use crate::{cli::startup::Shutdown, owner, placement::kv::Kv};
+use crate::{
+    cli::startup::{Shutdown, Stop},
+    owner,
+    placement::kv::Kv,
+};
 
 /// How many there are.
 pub const OWNERS: usize = 3;
@@ -30,7 +34,7 @@ struct Node {
 /// A running owner. Dropping it is its death, at any place (a runtime by itself may not be dropped inside another).
 pub struct Running {
     runtime: Option<Runtime>,
-    stop: watch::Sender<bool>,
+    stop: watch::Sender<Stop>,
 }
 
 impl Drop for Running {
@@ -76,7 +80,7 @@ impl Owners {
     pub fn stop(&mut self) -> Vec<Running> {
         let running: Vec<Running> = self.nodes.iter_mut().filter_map(|n| n.running.take()).collect();
         for owner in &running {
-            let _ = owner.stop.send(true);
+            let _ = owner.stop.send(Stop::Gracefully);
         }
         running
     }

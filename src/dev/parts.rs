@@ -11,7 +11,7 @@ use crate::{
     gateway::{
         jwks::Jwks,
         limits::{Limits, ListenerConfig},
-        run::{self, GatewayConfig, GatewayHandle, HeldBudget},
+        run::{self, DrainConfig, GatewayConfig, GatewayHandle, HeldBudget},
     },
     owner::OwnerConfig,
     placement::{self, PlacementConfig, kv::Kv},
@@ -56,7 +56,7 @@ pub async fn gateway(
         placement: vec![door.placement],
         held: HeldBudget::default(),
         // Owners stop at the same moment: nothing held could settle.
-        drain_max: Duration::ZERO,
+        drain: DrainConfig { notice: Duration::ZERO, rate_per_s: None, max: Some(Duration::ZERO) },
     };
     let listener = ListenerConfig {
         listen: door.listen.parse().context("not an address")?,

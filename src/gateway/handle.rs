@@ -69,7 +69,8 @@ impl Handle {
         }
     }
 
-    fn outboxes(&self) -> Vec<Arc<Outbox>> {
+    /// The connections now, by their downstream queues: for the drain.
+    pub(super) fn outboxes(&self) -> Vec<Arc<Outbox>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 }

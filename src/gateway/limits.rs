@@ -148,7 +148,7 @@ fn descriptors() -> usize {
     line.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse().ok()).unwrap_or(1024)
 }
 
-/// What a listener and its connections count. All only grow, but `open` and `handshakes`.
+/// What a listener and its connections count. All only grow, but `open`, `handshakes` and `accepting`.
 #[derive(Debug, Default)]
 pub struct Stats {
     /// Sockets accepted, refused ones included.
@@ -183,6 +183,8 @@ pub struct Stats {
     pub open: AtomicU64,
     /// Handshakes now.
     pub handshakes: AtomicU64,
+    /// 1 while the socket accepts.
+    pub accepting: AtomicU64,
     /// `reconnect.spread_ms` by the gateways that could take our clients over; 0 = not known, as configured.
     pub spread_ms: AtomicU64,
     /// Newest estimate of the scheduler's lag, in microseconds: the error of an arrival time.

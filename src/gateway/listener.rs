@@ -73,7 +73,7 @@ pub async fn serve(
     clock: Clock,
     shutdown: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    Listener::bind(config, port, clock)?.run(shutdown).await;
+    Listener::bind(config, port, clock)?.run(shutdown.clone(), shutdown).await;
     Ok(())
 }
 
@@ -85,6 +85,7 @@ impl Listener {
             .map_err(|e| io::Error::new(e.kind(), format!("listen on {address}: {e}")))?;
         let shared = Arc::new(Shared { config, port, clock, stats: Arc::default() });
         let handle = Handle { shared, open: Arc::default() };
+        handle.stats().accepting.store(1, Ordering::Release);
         Ok(Self { socket, handle, reserve: spare(), backoff: BACKOFF_MIN })
     }
 
@@ -99,8 +100,9 @@ impl Listener {
         self.handle.clone()
     }
 
-    /// Accepts until `shutdown` turns true (or its sender is gone), then closes what is open.
-    pub async fn run(mut self, mut shutdown: watch::Receiver<bool>) {
+    /// Accepts until `no_more` turns true, serves what is open until `shutdown` does, then closes what is left. A sender
+    /// that is gone says the same as true.
+    pub async fn run(mut self, mut no_more: watch::Receiver<bool>, mut shutdown: watch::Receiver<bool>) {
         let mut tasks = JoinSet::new();
         let mut reload = Reload::new(&self.handle.shared.config);
         let mut lag = interval(LAG_EVERY);
@@ -108,17 +110,27 @@ impl Listener {
         loop {
             tokio::select! {
                 biased;
-                () = stopped(&mut shutdown) => break,
+                () = stopped(&mut no_more) => break,
                 due = lag.tick() => {
-                    self.measure(due);
+                    self.handle.measure(due);
                     reload.tick().await;
                 }
-                Some(ended) = tasks.join_next(), if !tasks.is_empty() => self.ended(&ended),
+                Some(ended) = tasks.join_next(), if !tasks.is_empty() => self.handle.ended(&ended),
                 accepted = self.socket.accept() => self.accepted(accepted, &mut tasks).await,
             }
         }
-        let Self { socket, handle, .. } = self;
-        drop(socket);
+        let handle = self.stop_accepting(&mut tasks);
+        loop {
+            tokio::select! {
+                biased;
+                () = stopped(&mut shutdown) => break,
+                due = lag.tick() => {
+                    handle.measure(due);
+                    reload.tick().await;
+                }
+                Some(ended) = tasks.join_next(), if !tasks.is_empty() => handle.ended(&ended),
+            }
+        }
         let until = Instant::now() + handle.shared.config.limits.close_timeout + Duration::from_secs(1);
         // Past that the set is dropped, which aborts what is left.
         while !tasks.is_empty() && Instant::now() < until {
@@ -143,6 +155,19 @@ impl Listener {
             }
         }
         tokio::task::yield_now().await;
+    }
+
+    /// Takes what the kernel has accepted already (closing the socket would reset it), then closes the socket.
+    fn stop_accepting(self, tasks: &mut JoinSet<()>) -> Handle {
+        for _ in 0..self.handle.shared.config.limits.backlog {
+            match self.socket.accept().now_or_never() {
+                Some(Ok((socket, from))) => self.start(socket, from, tasks),
+                Some(Err(_)) => {}
+                None => break,
+            }
+        }
+        self.handle.stats().accepting.store(0, Ordering::Release);
+        self.handle
     }
 
     fn start(&self, socket: TcpStream, from: SocketAddr, tasks: &mut JoinSet<()>) {
@@ -183,26 +208,26 @@ impl Listener {
         tokio::time::sleep(self.backoff).await;
         self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
     }
+}
 
+impl Handle {
     fn ended(&self, ended: &Result<(), tokio::task::JoinError>) {
         if ended.as_ref().is_err_and(tokio::task::JoinError::is_panic) {
-            Stats::add(&self.handle.stats().panicked);
+            Stats::add(&self.stats().panicked);
             tracing::error!("a connection's task panicked");
             // Its outbox closed itself when the connection was dropped.
-            self.handle.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, o| !o.lock().closed);
+            self.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, o| !o.lock().closed);
         }
     }
 
     /// How late this task ran is how late a read may have been: the newest quarter of it weighs.
     fn measure(&self, due: Instant) {
         let late = u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX).saturating_sub(TIMER_STEP_US);
-        let lag = &self.handle.stats().sched_lag_us;
+        let lag = &self.stats().sched_lag_us;
         let old = lag.load(Ordering::Relaxed);
         lag.store(late.max(old - old / 4), Ordering::Relaxed);
     }
-}
 
-impl Handle {
     /// PROXY header, TLS and upgrade, in bounded time together.
     async fn client(&self, mut socket: TcpStream, from: SocketAddr, handshake: Held) -> Option<(ConnId, Connection)> {
         let config = &self.shared.config;

@@ -61,6 +61,10 @@ pub trait SessionPort: Send + Sync {
     fn slow(&self, session: &SessionId, conn: ConnId);
     /// The kernel took a frame made by [`Outgoing::with_stamp`] for this client at `sent_at`. `ver` of the event or snapshot.
     fn delivered(&self, session: &SessionId, conn: ConnId, ver: u64, sent_at: Wall);
+    /// Whether time runs against a participant of this connection now: it is not cut off while it can wait.
+    fn is_on_the_move(&self, _conn: ConnId) -> bool {
+        false
+    }
     /// The kernel took a frame this long after it was read from a link; see [`Outgoing::read_at`].
     fn relayed(&self, _took: Duration) {}
 }

@@ -1,8 +1,8 @@
 //! Builds a gateway from its parts and runs it until it is told to stop.
 //!
 //! ```text
-//! start ── listeners bound ──▶ serving ── shutdown, drain, or a part ended ──▶ draining: not ready, no accepts, clients
-//! closed 1012 ── held ops settled, or the deadline ──▶ links told and closed, lease revoked
+//! start ── listeners bound ──▶ serving ── shutdown, drain, or a part ended ──▶ draining ([`drain`])
+//! ── clients gone and held ops settled, or the deadline ──▶ links told and closed, lease revoked
 //! ```
 
 use std::{
@@ -17,10 +17,11 @@ use holdfast_core::proto::{GatewayInfo, gateway_msg};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
-    time::{Instant, MissedTickBehavior, sleep},
+    time::{MissedTickBehavior, sleep},
 };
 
-pub use config::{GatewayConfig, HeldBudget};
+pub use config::{DrainConfig, GatewayConfig, HeldBudget};
+pub use drain::{DrainAsk, DrainStatus};
 pub use handle::{DirectoryState, GatewayHandle, HeldOp, SessionSummary};
 
 use super::{
@@ -38,10 +39,12 @@ use crate::{
     upstream::{LinkEvents, dial::LinkConfig, pool::Pool},
 };
 use directory::Follower;
+use drain::{Control, Drainer};
 use suspect::Reporter;
 
 mod config;
 mod directory;
+mod drain;
 mod handle;
 mod suspect;
 #[cfg(test)]
@@ -53,8 +56,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const ANNOUNCE_LOOKS: u32 = 10;
 /// Longest spread told to clients: beyond it they may as well ask.
 const SPREAD_MS_MAX: u64 = 60_000;
-/// How often a drain looks whether everything has settled.
-const SETTLED_EVERY: Duration = Duration::from_millis(20);
+/// The links' streams get this long to take a last word.
+const LAST_WORD: Duration = Duration::from_millis(20);
 
 /// Runs a gateway on `directory` until `shutdown` completes or the handle's `drain` is called, then drains. `started`
 /// gets the admin's handle once the listeners are bound.
@@ -70,15 +73,15 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     let mut gateway = Gateway::start(&config, listeners, directory)?;
     started(gateway.handle.clone());
-    let mut draining = gateway.handle.draining.subscribe();
+    let asked = gateway.handle.clone();
     let outcome = tokio::select! {
         () = shutdown => Ok(()),
-        () = async { drop(draining.wait_for(|d| *d).await) } => Ok(()),
+        () = asked.drain.asked() => Ok(()),
         ended = gateway.tasks.join_next() => Err(ended),
         Some(ended) = gateway.listening.join_next() => Err(Some(ended.map(|()| "a listener"))),
     };
-    gateway.handle.drain();
-    gateway.drain(config.drain_max).await;
+    gateway.handle.drain(DrainAsk::default());
+    gateway.drain(&config).await;
     outcome.map_err(|ended| match ended {
         Some(Ok(part)) => anyhow::anyhow!("{part} ended on its own"),
         Some(Err(e)) => anyhow::Error::from(e).context("a part of the gateway panicked"),
@@ -93,7 +96,8 @@ struct Gateway {
     lease: Arc<GatewayLease>,
     tasks: JoinSet<&'static str>,
     listening: JoinSet<()>,
-    /// Ends the listeners, then everything else.
+    /// Ends the accepting, the listeners, then everything else.
+    stop_accepting: watch::Sender<bool>,
     stop_listening: watch::Sender<bool>,
     stop: watch::Sender<bool>,
 }
@@ -119,12 +123,13 @@ impl Gateway {
         // Nobody else sets it.
         drop(late.set(Arc::downgrade(&sessions)));
         let (stop, stopped) = watch::channel(false);
-        let (stop_listening, no_more) = watch::channel(false);
+        let (stop_accepting, no_more) = watch::channel(false);
+        let (stop_listening, shutdown) = watch::channel(false);
         let mut listening = JoinSet::new();
-        let draining = Arc::new(watch::channel(false).0);
-        let ready = readiness(&draining, &watcher, &clock);
+        let drain = Arc::new(Control::default());
+        let ready = readiness(&drain, &watcher, &clock);
         listeners.iter_mut().for_each(|l| l.ready = Some(ready.clone()));
-        let handles = listen(listeners, &sessions, &clock, &no_more, &mut listening)?;
+        let handles = listen(listeners, (&sessions, &clock), (&no_more, &shutdown), &mut listening)?;
         let info =
             GatewayInfo { addr: config.advertise.clone(), admit_per_s: config.admit_per_s, ..Default::default() };
         let lease = Arc::new(GatewayLease::spawn(directory.clone(), &config.id, clock.boot(), info));
@@ -134,7 +139,7 @@ impl Gateway {
             watcher,
             clock,
             listeners: handles.into(),
-            draining,
+            drain,
         };
         let reporter = config.fast_path.then(|| Reporter {
             gateway: config.id.clone(),
@@ -145,27 +150,27 @@ impl Gateway {
             refused,
         });
         let tasks = parts(&handle, &pool, &lease, reporter, &stopped);
-        Ok(Self { handle, pool, lease, tasks, listening, stop_listening, stop })
+        Ok(Self { handle, pool, lease, tasks, listening, stop_accepting, stop_listening, stop })
     }
 
-    /// Clients leave, held ops settle (or `longest` passes), then the rest stops.
-    async fn drain(mut self, longest: Duration) {
-        let deadline = Instant::now() + longest;
+    /// Clients leave and held ops settle (or the deadline passes), then the rest stops.
+    async fn drain(mut self, config: &GatewayConfig) {
         self.lease.update(|info| info.draining = true);
         tracing::info!(held = self.handle.sessions.held_ops(), "draining");
+        let mut drainer = Drainer::new(&self.handle, config.drain, config.admit_per_s);
+        drainer.notice().await;
+        self.stop_accepting.send_replace(true);
+        drainer.run().await;
+        tracing::info!(status = ?self.handle.drain_status(), "drained");
         self.stop_listening.send_replace(true);
         while self.listening.join_next().await.is_some() {}
-        while self.handle.sessions.held_ops() > 0 && Instant::now() < deadline {
-            sleep(SETTLED_EVERY).await;
-        }
         let left = self.handle.sessions.held_ops();
         if left > 0 {
             tracing::warn!(held = left, "stopped with ops that did not settle; their outcome is unknown");
         }
         let by_us = self.handle.clock.now().wall.0;
         self.pool.broadcast(&gateway_msg::M::GoingAway(gateway_msg::GoingAway { by_us }));
-        // One turn for the links' streams to take it.
-        sleep(SETTLED_EVERY).await;
+        sleep(LAST_WORD).await;
         self.stop.send_replace(true);
         while self.tasks.join_next().await.is_some() {}
         if let Some(lease) = Arc::into_inner(self.lease) {
@@ -176,9 +181,8 @@ impl Gateway {
 
 fn listen(
     configs: Vec<ListenerConfig>,
-    sessions: &Arc<Sessions>,
-    clock: &Clock,
-    no_more: &watch::Receiver<bool>,
+    (sessions, clock): (&Arc<Sessions>, &Clock),
+    (no_more, shutdown): (&watch::Receiver<bool>, &watch::Receiver<bool>),
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<Vec<(SocketAddr, Handle)>> {
     let mut handles = Vec::new();
@@ -186,15 +190,15 @@ fn listen(
         let port: Arc<dyn SessionPort> = sessions.clone();
         let listener = Listener::bind(config, port, clock.clone())?;
         handles.push((listener.local_addr().context("listener")?, listener.handle()));
-        tasks.spawn(listener.run(no_more.clone()));
+        tasks.spawn(listener.run(no_more.clone(), shutdown.clone()));
     }
     Ok(handles)
 }
 
 /// What the listeners' `/readyz` asks.
-fn readiness(draining: &Arc<watch::Sender<bool>>, watcher: &Watcher, clock: &Clock) -> Ready {
-    let (draining, watcher, clock) = (draining.clone(), watcher.clone(), clock.clone());
-    Arc::new(move || handle::not_ready(&draining, &watcher, &clock).is_empty())
+fn readiness(drain: &Arc<Control>, watcher: &Watcher, clock: &Clock) -> Ready {
+    let (drain, watcher, clock) = (drain.clone(), watcher.clone(), clock.clone());
+    Arc::new(move || handle::not_ready(&drain, &watcher, &clock).is_empty())
 }
 
 /// Starts the parts that run to the very end.
@@ -254,9 +258,7 @@ async fn look(handle: GatewayHandle, lease: Arc<GatewayLease>, mut stop: watch::
         let fresh = handle.watcher.state();
         handle.metrics.directory(fresh.synced(), fresh.age.unwrap_or_default());
         handle.metrics.drift(handle.clock.drift_us());
-        let others = handle.watcher.gateways();
-        let admit = others.iter().filter(|(_, g)| g.boot != handle.clock.boot().0 && !g.draining);
-        let spread = spread_ms(connections, admit.map(|(_, g)| u64::from(g.admit_per_s)).sum());
+        let spread = spread_ms(connections, handle.admitted_by_others().into());
         handle.listeners.iter().for_each(|(_, l)| l.stats().spread_ms.store(spread, Ordering::Relaxed));
         if looks.is_multiple_of(ANNOUNCE_LOOKS) {
             lease.update(|info| info.connections = u32::try_from(connections).unwrap_or(u32::MAX));

@@ -64,7 +64,7 @@ fn an_unknown_key_names_the_line_and_the_nearest_key() {
 #[test]
 fn a_wrong_unit_names_the_value_and_the_units() {
     let dir = Dir::new();
-    let said = dir.refusal("gateway", &gateway("drain_max = \"60parsecs\"", "http://127.0.0.1:1"));
+    let said = dir.refusal("gateway", &gateway("[drain]\nmax = \"60parsecs\"", "http://127.0.0.1:1"));
     assert!(said.contains("60parsecs") && said.contains("ms, s"), "{said}");
     let said = dir.refusal("gateway", "[limits]\nframe = 65536\n");
     assert!(said.contains("65536") && said.contains("KiB"), "{said}");

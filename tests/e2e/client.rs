@@ -73,13 +73,16 @@ impl Client {
     }
 
     async fn connect_from(addr: &str, socket: TcpSocket) -> Self {
+        let open = async { socket.connect(addr.parse().unwrap()).await.unwrap() };
+        Self::upgrade(addr, timeout(DEADLINE, open).await.expect("no connection")).await
+    }
+
+    /// Upgrades a connection to `addr`; nothing is said yet.
+    pub async fn upgrade(addr: &str, socket: TcpStream) -> Self {
         let mut request = format!("ws://{addr}/v1/ws").into_client_request().unwrap();
         request.headers_mut().insert("sec-websocket-protocol", HeaderValue::from_static("holdfast.v1.json"));
-        let open = async {
-            let socket = socket.connect(addr.parse().unwrap()).await.unwrap();
-            client_async(request, socket).await.unwrap().0
-        };
-        let ws = timeout(DEADLINE, open).await.expect("no upgrade");
+        let upgraded = timeout(DEADLINE, client_async(request, socket)).await.expect("no upgrade");
+        let ws = upgraded.unwrap().0;
         let lane = URL_SAFE_NO_PAD.encode(format!("{:08x}", rand::random::<u32>()));
         Self {
             ws,

@@ -36,6 +36,8 @@ pub struct Cluster {
 pub struct Node {
     pub process: Process,
     pub addr: String,
+    /// Its admin server.
+    pub admin: String,
     pub name: String,
     command: &'static str,
     config: PathBuf,
@@ -110,7 +112,8 @@ impl Plan {
         }
         for i in 0..self.gateways {
             let jwks = cluster.dir.path().join("jwks.json");
-            let auth = format!("{services}[auth]\njwks = \"{}\"\n", jwks.display());
+            let drain = "[drain]\nnotice = \"200ms\"\n";
+            let auth = format!("{services}{drain}[auth]\njwks = \"{}\"\n", jwks.display());
             let node = cluster.node("gateway", i, &address(), ("", &auth));
             cluster.gateways.push(node);
         }
@@ -122,14 +125,14 @@ impl Plan {
 impl Cluster {
     /// `top`: more keys outside sections; `sections`: the sections besides `[directory]`.
     fn node(&self, command: &'static str, i: usize, addr: &str, (top, sections): (&str, &str)) -> Node {
-        let (name, addr) = (format!("{command}-{i}"), addr.to_owned());
+        let (name, addr, admin) = (format!("{command}-{i}"), addr.to_owned(), address());
         let directory = self.directory.endpoint();
         let text = format!(
-            "node = \"{name}\"\nlisten = \"{addr}\"\nadmin = \"\"\n{top}[directory]\nendpoints = [\"{directory}\"]\n{sections}"
+            "node = \"{name}\"\nlisten = \"{addr}\"\nadmin = \"{admin}\"\n{top}[directory]\nendpoints = [\"{directory}\"]\n{sections}"
         );
         let config = self.dir.path().join(format!("{name}.toml"));
         std::fs::write(&config, text).unwrap();
-        Node { process: start(command, &config), addr, name, command, config }
+        Node { process: start(command, &config), addr, admin, name, command, config }
     }
 
     async fn until_ready(&mut self) {

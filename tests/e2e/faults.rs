@@ -196,35 +196,3 @@ async fn an_op_under_way_survives_its_gateway_and_its_owner() {
     late.attach("d1").await;
     assert_eq!(late.expect("snapshot", |_| true).await["data"]["text"], "xxxxxx");
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_owner_told_to_stop_hands_its_sessions_over() {
-    let mut cluster = plan().owners(2).start().await;
-    cluster.create("game", "g1");
-    let mut ann = cluster.client(0, "ann", "white").await;
-    ann.attach("g1").await;
-    ann.settle("g1", &json!({"draw": "offer"})).await;
-    let owner = cluster.owner_of("g1");
-    cluster.owners[owner].process.signal("TERM");
-    assert_eq!(ann.settle("g1", &json!({"move": "e2e4"})).await, 2);
-    let ann = ann.rest();
-    assert!(cluster.owners[owner].process.wait().success(), "a clean stop");
-    let mut ann = ann.back().await;
-    assert_eq!(ann.settle("g1", &json!({"resign": true})).await, 3);
-    assert!(ann.seen.0 >= 2);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_told_to_stop_sends_its_clients_away_with_a_wait() {
-    let mut cluster = plan().start().await;
-    cluster.create("meeting", "m1");
-    let mut ann = cluster.client(0, "ann", "ann").await;
-    ann.attach("m1").await;
-    ann.settle("m1", &json!({"hand": true})).await;
-    cluster.gateways[0].process.signal("TERM");
-    let (code, reason) = ann.closed().await;
-    assert_eq!(code, 1012, "{reason}");
-    let reason: Value = serde_json::from_str(&reason).unwrap();
-    assert!(reason["ms"].is_u64() && reason["r"] == "drain", "{reason}");
-    assert!(cluster.gateways[0].process.wait().success(), "a clean stop");
-}

@@ -5,11 +5,12 @@
 //! * the gateway's: [`session`] (hold, fence, stamp, ring, attachments), [`directory`], [`backoff`];
 //! * the owner's: [`record`] (claim, write before send, lane outcomes, checkpoint and tail).
 //!
-//! [`assign`] belongs to placement.
+//! [`assign`] belongs to placement, [`drain`] to a gateway that stops.
 
 pub mod assign;
 pub mod backoff;
 pub mod directory;
+pub mod drain;
 pub mod id;
 pub mod message;
 pub mod mutant;

@@ -19,8 +19,19 @@ pub struct GatewayConfig {
     pub placement: Vec<String>,
     /// Budgets for held ops.
     pub held: HeldBudget,
-    /// Longest graceful stop: held ops get this long to settle.
-    pub drain_max: Duration,
+    /// How it stops.
+    pub drain: DrainConfig,
+}
+
+/// How a gateway drains, unless an operator says otherwise (design 10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrainConfig {
+    /// From the moment it is not ready to the last accept: balancers must see the one before the other.
+    pub notice: Duration,
+    /// Clients sent away per second; `None` = as many as the other gateways admit.
+    pub rate_per_s: Option<u32>,
+    /// Longest drain; `None` = the last client's slot + the longest hold TTL + 5 s. Zero: everything stops at once.
+    pub max: Option<Duration>,
 }
 
 /// Budgets for held ops (design 6.6): at a limit new ops are refused with 202, held ones are never evicted.

@@ -6,8 +6,8 @@ use holdfast_core::{
     directory::State,
     id::{Boot, SessionId},
 };
-use tokio::sync::watch;
 
+use super::drain::{Control, DrainAsk, DrainStatus};
 use crate::{
     clock::{Clock, DRIFT_READY_MAX_US},
     gateway::{
@@ -65,8 +65,7 @@ pub struct GatewayHandle {
     pub(super) watcher: Watcher,
     pub(super) clock: Clock,
     pub(super) listeners: Arc<[(SocketAddr, Handle)]>,
-    /// True once a drain was asked for.
-    pub(super) draining: Arc<watch::Sender<bool>>,
+    pub(super) drain: Arc<Control>,
 }
 
 impl GatewayHandle {
@@ -85,7 +84,7 @@ impl GatewayHandle {
     /// Why this gateway should get no traffic; empty = ready. A directory that was complete once is good enough.
     #[must_use]
     pub fn not_ready(&self) -> Vec<String> {
-        not_ready(&self.draining, &self.watcher, &self.clock)
+        not_ready(&self.drain, &self.watcher, &self.clock)
     }
 
     /// The directory, for `/readyz`.
@@ -124,16 +123,34 @@ impl GatewayHandle {
         self.watcher.accept();
     }
 
-    /// Starts the drain, as a first SIGTERM does.
-    pub fn drain(&self) {
-        self.draining.send_replace(true);
+    /// Starts the drain, as a first SIGTERM does, or changes its rate and deadline.
+    pub fn drain(&self, ask: DrainAsk) {
+        self.drain.ask(ask);
+    }
+
+    /// Closes everything at once, as a second SIGTERM does; held ops still get a few seconds.
+    pub fn hurry(&self) {
+        self.drain.hurry();
+    }
+
+    /// How far the drain is.
+    #[must_use]
+    pub fn drain_status(&self) -> DrainStatus {
+        self.drain.status()
+    }
+
+    /// Admissions per second of the other gateways that are not draining themselves; 0 = there are none.
+    pub(super) fn admitted_by_others(&self) -> u32 {
+        let (all, own) = (self.watcher.gateways(), self.clock.boot().0);
+        let others = all.iter().filter(|(_, g)| g.boot != own && !g.draining);
+        others.fold(0_u32, |sum, (_, g)| sum.saturating_add(g.admit_per_s))
     }
 }
 
 /// What [`GatewayHandle::not_ready`] says, for those who have no handle yet.
-pub(super) fn not_ready(draining: &watch::Sender<bool>, watcher: &Watcher, clock: &Clock) -> Vec<String> {
+pub(super) fn not_ready(drain: &Control, watcher: &Watcher, clock: &Clock) -> Vec<String> {
     let mut reasons = Vec::new();
-    if *draining.borrow() {
+    if drain.is_asked() {
         reasons.push("draining".into());
     }
     if watcher.state().age.is_none() {

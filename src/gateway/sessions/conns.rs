@@ -64,6 +64,11 @@ impl Conns {
         true
     }
 
+    /// What it has joined.
+    pub fn joined_by(&self, conn: ConnId) -> Vec<SessionId> {
+        self.get(conn).map(|c| c.lock().sessions.keys().cloned().collect()).unwrap_or_default()
+    }
+
     pub fn left(&self, conn: ConnId, session: &SessionId) {
         if let Some(conn) = self.get(conn) {
             let mut state = conn.lock();

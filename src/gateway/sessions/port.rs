@@ -108,6 +108,12 @@ impl SessionPort for Sessions {
         }
     }
 
+    fn is_on_the_move(&self, conn: ConnId) -> bool {
+        let on_the_move =
+            |session: &SessionId| self.get(session).is_some_and(|e| e.lock().session.is_on_the_move(conn));
+        self.conns.joined_by(conn).iter().any(on_the_move)
+    }
+
     fn relayed(&self, took: Duration) {
         self.metrics.gateway_down(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }

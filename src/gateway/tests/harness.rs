@@ -159,7 +159,7 @@ pub fn bench(config: ListenerConfig) -> Bench {
     let listener = Listener::bind(config, port.clone(), clock.clone()).unwrap();
     let (addr, handle) = (listener.local_addr().unwrap(), listener.handle());
     let (stop, stopped) = watch::channel(false);
-    let task = tokio::spawn(listener.run(stopped));
+    let task = tokio::spawn(listener.run(stopped.clone(), stopped));
     Bench { port, addr, handle, clock, stop, task }
 }
 

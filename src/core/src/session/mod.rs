@@ -19,12 +19,14 @@ use crate::{
     id::{Boot, ConnId, Lane, SessionId},
     time::{Mono, Now, Wall},
 };
+use armed::Armed;
 use attachment::Attachment;
 use binding::Binding;
 use hold::Hold;
 use refused::Refused;
 use ring::Ring;
 
+mod armed;
 mod attach;
 mod attachment;
 mod binding;
@@ -70,6 +72,7 @@ pub struct Session {
     resume_at: BTreeMap<Lane, u64>,
     refused: Refused,
     ring: Ring,
+    armed: Armed,
     /// Newest version this gateway has, and the newest epoch it was live in.
     ver: u64,
     epoch: u64,
@@ -99,6 +102,7 @@ impl Session {
             resume_at: BTreeMap::new(),
             refused: Refused::default(),
             ring: Ring::default(),
+            armed: Armed::default(),
             ver: 0,
             epoch: 0,
             deliveries: BTreeMap::new(),

@@ -58,8 +58,9 @@ impl Session {
                 }
                 self.status_to_all(State::Ended, out);
             }
-            // the link's own, and deadlines, which need receipts first
-            M::Hello(_) | M::Draining(_) | M::Ping(_) | M::Pong(_) | M::Credit(_) | M::ArmDeadline(_) => {}
+            M::ArmDeadline(msg) => self.armed.handle(&msg),
+            // the link's own
+            M::Hello(_) | M::Draining(_) | M::Ping(_) | M::Pong(_) | M::Credit(_) => {}
         }
     }
 

@@ -17,7 +17,7 @@ fn config() -> GatewayConfig {
         fast_path: true,
         placement: Vec::new(),
         held: HeldBudget::default(),
-        drain_max: Duration::from_secs(1),
+        drain: DrainConfig { notice: Duration::ZERO, rate_per_s: None, max: Some(Duration::from_secs(1)) },
     }
 }
 
@@ -44,7 +44,8 @@ async fn it_gets_ready_registers_and_drains() {
     timeout(Duration::from_secs(5), ready).await.unwrap();
     assert_eq!(handle.directory().state, "synced");
     assert!(handle.metrics().encode().contains("holdfast_connections 0"));
-    handle.drain();
+    assert_eq!(handle.drain_status().state, "serving");
+    handle.drain(DrainAsk::default());
     assert_eq!(handle.not_ready(), ["draining"]);
     timeout(Duration::from_secs(5), running).await.unwrap().unwrap().unwrap();
     assert!(kv.get(&key).await.unwrap().0.is_none(), "the lease is revoked");
