@@ -18,6 +18,7 @@ mod e2e {
     mod bad_hello;
     mod bad_ops;
     mod bad_pace;
+    mod balancer;
     mod dev;
     mod drain;
     mod faults;

@@ -79,8 +79,16 @@ impl Client {
 
     /// Upgrades a connection to `addr`; nothing is said yet.
     pub async fn upgrade(addr: &str, socket: TcpStream) -> Self {
+        Self::upgrade_as(addr, socket, &[]).await
+    }
+
+    /// As [`upgrade`](Self::upgrade), with more headers.
+    pub async fn upgrade_as(addr: &str, socket: TcpStream, headers: &[(&'static str, &'static str)]) -> Self {
         let mut request = format!("ws://{addr}/v1/ws").into_client_request().unwrap();
         request.headers_mut().insert("sec-websocket-protocol", HeaderValue::from_static("holdfast.v1.json"));
+        for (name, value) in headers {
+            request.headers_mut().insert(*name, HeaderValue::from_static(value));
+        }
         let upgraded = timeout(DEADLINE, client_async(request, socket)).await.expect("no upgrade");
         let ws = upgraded.unwrap().0;
         let lane = URL_SAFE_NO_PAD.encode(format!("{:08x}", rand::random::<u32>()));
@@ -105,11 +113,28 @@ impl Client {
         client
     }
 
+    /// As [`open`](Self::open), from a loopback address of its own.
+    pub async fn open_from(addr: &str, token: &str, from: &str) -> Self {
+        let mut client = Self::connect_from(addr, bound(from)).await;
+        client.token = token.into();
+        client.hello().await;
+        client
+    }
+
     /// A new connection of the same lane.
     pub async fn reconnect(self, addr: &str) -> Self {
+        self.again(addr, TcpSocket::new_v4().unwrap()).await
+    }
+
+    /// As [`reconnect`](Self::reconnect), from a loopback address of its own.
+    pub async fn reconnect_from(self, addr: &str, from: &str) -> Self {
+        self.again(addr, bound(from)).await
+    }
+
+    async fn again(self, addr: &str, socket: TcpSocket) -> Self {
         let Self { lane, token, seq, settled, seen, .. } = self;
         let conn_seq = self.conn_seq + 1;
-        let mut client = Self { lane, token, seq, settled, seen, conn_seq, ..Self::connect(addr).await };
+        let mut client = Self { lane, token, seq, settled, seen, conn_seq, ..Self::connect_from(addr, socket).await };
         client.hello().await;
         client
     }
@@ -230,4 +255,11 @@ impl Client {
             }
         }
     }
+}
+
+/// A socket that connects from this address.
+fn bound(from: &str) -> TcpSocket {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(std::net::SocketAddr::new(from.parse().unwrap(), 0)).unwrap();
+    socket
 }

@@ -18,6 +18,7 @@ pub struct Plan {
     owners: usize,
     gateways: usize,
     proxies: bool,
+    gateway: &'static str,
 }
 
 /// A running installation. Everything ends when it is dropped.
@@ -53,7 +54,7 @@ impl Node {
 
 /// One placement, one owner, one gateway.
 pub fn plan() -> Plan {
-    Plan { placements: 1, owners: 1, gateways: 1, proxies: false }
+    Plan { placements: 1, owners: 1, gateways: 1, proxies: false, gateway: "" }
 }
 
 impl Plan {
@@ -75,6 +76,11 @@ impl Plan {
     /// Gateways reach owners through a hop that can reset connections.
     pub fn behind_proxies(self) -> Self {
         Self { proxies: true, ..self }
+    }
+
+    /// These sections in the gateways' configuration too.
+    pub fn gateway_config(self, gateway: &'static str) -> Self {
+        Self { gateway, ..self }
     }
 
     /// Starts it all and waits until a client is welcomed and a session can be created.
@@ -113,7 +119,7 @@ impl Plan {
         for i in 0..self.gateways {
             let jwks = cluster.dir.path().join("jwks.json");
             let drain = "[drain]\nnotice = \"200ms\"\n";
-            let auth = format!("{services}{drain}[auth]\njwks = \"{}\"\n", jwks.display());
+            let auth = format!("{services}{drain}{}[auth]\njwks = \"{}\"\n", self.gateway, jwks.display());
             let node = cluster.node("gateway", i, &address(), ("", &auth));
             cluster.gateways.push(node);
         }
