@@ -310,7 +310,7 @@ fn whole_ms(now: Now, at: Mono) -> Mono {
 
 /// U(0, d).
 fn scaled(d: Duration, random: u64) -> Duration {
-    let us = u128::from(random) * d.as_micros() >> 64;
+    let us = (u128::from(random) * d.as_micros()) >> 64;
     Duration::from_micros(u64::try_from(us).unwrap_or(u64::MAX))
 }
 

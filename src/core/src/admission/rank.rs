@@ -36,7 +36,7 @@ pub fn rank_ppm(counts: ClassCounts, class: Class, random: u64) -> u32 {
     let mut parts = counts.parts().map(u64::from);
     parts[mine] = parts[mine].max(1);
     let (total, before): (u64, u64) = (parts.iter().sum(), parts[..mine].iter().sum());
-    let within = u128::from(random) * u128::from(parts[mine]) * 1_000_000 >> 64;
+    let within = (u128::from(random) * u128::from(parts[mine]) * 1_000_000) >> 64;
     let ppm = (u128::from(before) * 1_000_000 + within) / u128::from(total);
     u32::try_from(ppm).unwrap_or(999_999).min(999_999)
 }

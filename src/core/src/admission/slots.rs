@@ -107,7 +107,6 @@ impl Slots {
 
     fn places(&self, key: u64) -> impl Iterator<Item = usize> + use<> {
         let mask = self.entries.len() - 1;
-        #[expect(clippy::cast_possible_truncation, reason = "masked")]
         let start = (key >> 32) as usize;
         (0..PROBES).map(move |i| (start + i) & mask)
     }
