@@ -15,7 +15,7 @@ use dashmap::DashMap;
 use futures_util::future::BoxFuture;
 use holdfast_core::{
     id::{Boot, LinkId, SessionId},
-    session::{Action, Route, Session},
+    session::{Action, OpRates, Route, Session},
     time::{Mono, Now},
 };
 use tokio::sync::mpsc;
@@ -87,6 +87,7 @@ pub struct Sessions {
     timer: Timer,
     resolver: Resolver,
     budget: Budget,
+    rates: ArcSwap<OpRates>,
     /// Attachment ids: unique for the life of the process, which sees far fewer than 4 billion.
     next_att: AtomicU32,
 }
@@ -108,6 +109,7 @@ impl Sessions {
             links: ArcSwap::default(),
             timer: Timer::default(),
             resolver: Resolver::default(),
+            rates: ArcSwap::default(),
             next_att: AtomicU32::new(1),
         }
     }
@@ -117,6 +119,11 @@ impl Sessions {
         if let Some(entry) = self.get(session) {
             self.drive(&entry, |s, now, out| s.handle_route(now, route, out));
         }
+    }
+
+    /// Rates of ops and reactions, for every session from its next input on.
+    pub fn set_rates(&self, rates: OpRates) {
+        self.rates.store(Arc::new(rates));
     }
 
     /// The directory has news of a node.
@@ -156,6 +163,7 @@ impl Sessions {
         // Read under the lock: time never runs backwards for a session.
         let now = self.clock.now();
         let mut out = Vec::new();
+        state.session.set_rates(&self.rates.load());
         input(&mut state.session, now, &mut out);
         let held = self.execute((entry, &mut state), (now, read_at), out);
         self.timer.arm(entry, &mut state, now.mono.after(timer::SOONEST));

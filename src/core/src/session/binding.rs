@@ -50,7 +50,7 @@ impl Session {
         }
         if self.kind != route.kind && !route.kind.is_empty() {
             self.kind = route.kind.clone();
-            self.limits = Limits::for_kind(&route.kind);
+            self.limits = Limits::for_kind(&route.kind).with_rates(&route.kind, &self.rates);
         }
         let ended = route.ended && !self.route.as_ref().is_some_and(|r| r.ended);
         if route.epoch > known || self.route.is_none() {

@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub use rates::{OpRate, OpRates};
 pub use types::*;
 
 use crate::{
@@ -36,6 +37,7 @@ mod deliver;
 mod hold;
 mod op;
 mod owner_msg;
+mod rates;
 mod reaction;
 mod refused;
 mod ring;
@@ -61,6 +63,7 @@ enum Store {
 pub struct Session {
     id: SessionId,
     limits: Limits,
+    rates: Arc<OpRates>,
     kind: Arc<str>,
     /// The directory's newest word; epochs only grow.
     route: Option<Route>,
@@ -93,6 +96,7 @@ impl Session {
         Self {
             id,
             limits: Limits::for_kind(""),
+            rates: Arc::default(),
             kind: "".into(),
             route: None,
             binding: None,
@@ -130,6 +134,14 @@ impl Session {
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// Rates that hold from the next op on. Cheap when they are those it has.
+    pub fn set_rates(&mut self, rates: &Arc<OpRates>) {
+        if !Arc::ptr_eq(&self.rates, rates) {
+            self.rates = rates.clone();
+            self.limits = self.limits.clone().with_rates(&self.kind, rates);
+        }
     }
 
     /// Nothing is attached and nothing is held: the driver may drop the object.
