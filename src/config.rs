@@ -5,12 +5,14 @@
 //! "64KiB"). A variable `HOLDFAST_<SECTION>__<KEY>` overrides one key (`HOLDFAST_AUTH__JWKS=…`, `HOLDFAST__LISTEN=…` where there is no
 //! section). The files in `config/` hold every key with its default, and a test keeps the two alike.
 
+mod admission;
 mod gateway;
 mod load;
 mod owner;
 mod proxy;
 mod value;
 
+pub use admission::{Admission, LimitError, LiveLimits};
 pub use gateway::{Auth, Directory, Drain, Gateway, Held, Limits, PlacementLink, Tls};
 pub use load::{ConfigError, effective, load, load_from};
 pub use owner::{Owner, Placement, Store, StoreKind};

@@ -3,7 +3,10 @@
 //! Names start with `holdfast_`. Times are in seconds; their buckets grow by a quarter from 5 µs to 5 s, so that a
 //! percentile read from them is right within 12 %.
 
-use std::{fmt, sync::atomic::AtomicU64};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicU64},
+};
 
 use holdfast_core::{
     proto::Code,
@@ -109,7 +112,11 @@ pub struct Metrics {
     gateway_up: Histogram,
     gateway_down: Histogram,
     link_rtt: Histogram,
+    admission: Arc<Admission>,
 }
+
+mod admission;
+pub use admission::{Admission, Point, Transport};
 
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -180,6 +187,7 @@ impl Metrics {
             gateway_up: times(),
             gateway_down: times(),
             link_rtt: times(),
+            admission: Arc::default(),
         };
         for code in CODES {
             drop(this.ops_nacked.get_or_create(&ByCode { code: code.as_str_name() }));
@@ -187,6 +195,7 @@ impl Metrics {
         this.register_kept();
         this.register_shed();
         this.register_times();
+        this.admission.register(&mut this.registry);
         this
     }
 
@@ -267,6 +276,12 @@ impl Metrics {
     /// Lets another part of the process add its instruments before the metrics are shared.
     pub fn registry_mut(&mut self) -> &mut Registry {
         &mut self.registry
+    }
+
+    /// What the admission counts into.
+    #[must_use]
+    pub fn admission(&self) -> Arc<Admission> {
+        self.admission.clone()
     }
 
     /// One thing a session saw.

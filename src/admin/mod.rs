@@ -3,6 +3,7 @@
 //! It answers without a token, which is why it refuses to listen anywhere but on loopback.
 
 mod drain;
+mod limits;
 mod routes;
 
 use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
@@ -54,7 +55,7 @@ pub async fn serve(listener: TcpListener, source: Arc<dyn Source>, shutdown: imp
         };
         let source = source.clone();
         connections.spawn(async move {
-            let service = service_fn(|request| std::future::ready(routes::answer(&request, source.as_ref())));
+            let service = service_fn(|request| routes::serve(request, source.as_ref()));
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_MAX)

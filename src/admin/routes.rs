@@ -3,12 +3,13 @@
 use std::{convert::Infallible, fmt::Write as _};
 
 use bytes::Bytes;
-use http_body_util::Full;
-use hyper::{Method, Request, Response, StatusCode, header};
-use serde_json::{Value, json};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::{Method, Request, Response, StatusCode, body::Incoming, header};
+use serde_json::{Map, Value, json};
 
-use super::drain;
+use super::{drain, limits};
 use crate::{
+    config::LimitError,
     gateway::run::{DrainAsk, GatewayHandle},
     owner::Counters,
 };
@@ -41,6 +42,10 @@ pub trait Source: Send + Sync {
     /// More for `/status`, an object.
     fn status(&self) -> Value {
         json!({})
+    }
+    /// Its limits, after the changes in the body of a request, if any; `None` = it has none.
+    fn limits(&self, _changes: Option<&Map<String, Value>>) -> Option<Result<Value, LimitError>> {
+        None
     }
     /// Starts a drain if it is asked for one, and says how far it is; `None` = it has none.
     fn drain(&self, _ask: Option<DrainAsk>) -> Option<Value> {
@@ -147,6 +152,43 @@ impl Source for GatewayHandle {
         }
         Some(drain::view(&self.drain_status()))
     }
+    fn limits(&self, changes: Option<&Map<String, Value>>) -> Option<Result<Value, LimitError>> {
+        Some(changes.map_or_else(|| Ok(limits::view(self)), |changes| limits::change(self, changes)))
+    }
+}
+
+/// One request's answer; the body is read where one means something.
+pub(super) async fn serve(
+    request: Request<Incoming>,
+    source: &dyn Source,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    if request.uri().path() != "/limits" {
+        return answer(&request, source);
+    }
+    if foreign(&request) {
+        return Ok(problem(StatusCode::FORBIDDEN, "a page of another origin may not ask for this"));
+    }
+    let body = match *request.method() {
+        Method::PUT => match Limited::new(request.into_body(), limits::BODY_BYTES_MAX).collect().await {
+            Ok(body) => Some(body.to_bytes()),
+            Err(_) => return Ok(problem(StatusCode::PAYLOAD_TOO_LARGE, "at most 16 KiB")),
+        },
+        Method::GET | Method::HEAD => None,
+        _ => return Ok(problem(StatusCode::METHOD_NOT_ALLOWED, "GET shows the limits, PUT changes some")),
+    };
+    Ok(limits_answer(body.as_deref(), source))
+}
+
+fn limits_answer(body: Option<&[u8]>, source: &dyn Source) -> Response<Full<Bytes>> {
+    let changes = match body.map(limits::parse).transpose() {
+        Ok(changes) => changes,
+        Err(why) => return problem(StatusCode::BAD_REQUEST, &why),
+    };
+    match source.limits(changes.as_ref()) {
+        Some(Ok(view)) => json_answer(StatusCode::OK, &view),
+        Some(Err(e)) => text(StatusCode::BAD_REQUEST, "application/problem+json", format!("{}\n", limits::problem(&e))),
+        None => problem(StatusCode::NOT_FOUND, "only a gateway has limits"),
+    }
 }
 
 /// One request's answer. Generic over the body, which is never read.
@@ -178,7 +220,7 @@ pub(super) fn answer<B>(request: &Request<B>, source: &dyn Source) -> Result<Res
         _ => text(
             StatusCode::NOT_FOUND,
             "text/plain",
-            "/livez /readyz /metrics /status /held /connections /drain\n".into(),
+            "/livez /readyz /metrics /status /held /connections /limits /drain\n".into(),
         ),
     })
 }

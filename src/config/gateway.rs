@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, Proxy, Size, Span};
+use super::{Admission, ConfigError, LiveLimits, Proxy, Size, Span};
 use crate::{
     gateway::{
         auth::AUDIENCE,
@@ -55,6 +55,8 @@ section! {
         proxy: Proxy = Proxy::default(),
         /// Whom it lets in.
         auth: Auth = Auth::default(),
+        /// How many it lets in, and how fast.
+        admission: Admission = Admission::default(),
         /// What one client may use.
         limits: Limits = Limits::default(),
         /// What held ops may use.
@@ -167,6 +169,16 @@ section! {
 }
 
 impl Gateway {
+    /// The limits that may change while it runs.
+    #[must_use]
+    pub fn live_limits(&self) -> LiveLimits {
+        LiveLimits {
+            admit_per_s: self.admit_per_s,
+            connections_max: self.connections_max,
+            admission: self.admission.clone(),
+        }
+    }
+
     /// What the gateway's wiring takes.
     ///
     /// # Errors
@@ -197,7 +209,8 @@ impl Gateway {
         Ok(GatewayConfig {
             id: self.node.clone(),
             advertise: or(&self.advertise, &self.listen),
-            admit_per_s: self.admit_per_s,
+            admission: self.live_limits().settings()?,
+            keys_file: Some(self.admission.keys_file.as_str()).filter(|f| !f.is_empty()).map(Into::into),
             link_token: secret("link_token_file", &self.link_token_file)?.map(Into::into),
             fast_path: self.placement.fast_path,
             placement: self.placement.addrs(),
@@ -229,7 +242,7 @@ impl Gateway {
         let listener = |key: &str, addr: &str, tls: Option<tls::Tls>| {
             let listen =
                 addr.parse().map_err(|_| ConfigError(format!("{key}: \"{addr}\" is not an address (ip:port)")))?;
-            Ok(ListenerConfig {
+            Ok::<_, ConfigError>(ListenerConfig {
                 listen,
                 tls,
                 keys: keys.clone(),
@@ -257,7 +270,6 @@ impl Gateway {
         };
         Ok(limits::Limits {
             backlog: self.backlog,
-            connections_max: small("connections_max", self.connections_max.into())?,
             hello_timeout: l.hello.0,
             ping_ms: ms("ping", l.ping)?,
             dead_ms: ms("dead", l.dead)?,

@@ -9,6 +9,7 @@ use crate::{
     cli::startup::Shutdown,
     client,
     gateway::{
+        admission::Settings,
         jwks::Jwks,
         limits::{Limits, ListenerConfig},
         run::{self, DrainConfig, GatewayConfig, GatewayHandle, HeldBudget},
@@ -50,7 +51,8 @@ pub async fn gateway(
     let config = GatewayConfig {
         id: GATEWAY.into(),
         advertise: door.listen.clone(),
-        admit_per_s: 5_000,
+        admission: Settings::default(),
+        keys_file: None,
         link_token: None,
         fast_path: true,
         placement: vec![door.placement],

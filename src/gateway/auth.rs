@@ -57,6 +57,8 @@ pub enum TokenError {
     Expired,
     /// Another `sub` than the connection's.
     OtherSub,
+    /// Not looked at: too many from this address did not verify. Try again after this.
+    Barred(Duration),
 }
 
 impl fmt::Display for TokenError {
@@ -69,6 +71,10 @@ impl fmt::Display for TokenError {
             Self::Claim(which) => write!(f, "token claim {which}"),
             Self::Expired => f.write_str("token expired: refresh it and reconnect"),
             Self::OtherSub => f.write_str("token has another sub than this connection"),
+            Self::Barred(wait) => {
+                let seconds = wait.as_millis().div_ceil(1000);
+                write!(f, "too many tokens from this address did not verify; again in {seconds} s")
+            }
         }
     }
 }

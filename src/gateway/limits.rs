@@ -9,13 +9,16 @@ use std::{
     time::Duration,
 };
 
-use holdfast_core::proto::server_frame;
+use holdfast_core::{proto::server_frame, session::OpRate};
 
 use super::jwks::Jwks;
-use crate::transport::{
-    tls::Tls,
-    trust::Trust,
-    websocket::{Pages, Ready},
+use crate::{
+    metrics::Transport,
+    transport::{
+        tls::Tls,
+        trust::Trust,
+        websocket::{Pages, Ready},
+    },
 };
 
 /// Everything a listener needs, validated. No config file format is known here.
@@ -43,17 +46,19 @@ pub struct ListenerConfig {
     pub limits: Limits,
 }
 
+impl ListenerConfig {
+    /// What clients come over.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        if self.tls.is_some() { Transport::Wss } else { Transport::Ws }
+    }
+}
+
 /// Limits of one listener and of each of its connections (design 4.5, 9.4).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
     /// Kernel queue of connections not yet accepted. Default 1280: 250 ms at 5,000/s.
     pub backlog: u32,
-    /// Connections at once. Default 0.9 x the descriptor limit; each costs < 8 KiB plain, < 16 KiB TLS when idle.
-    pub connections_max: usize,
-    /// TLS handshakes and upgrades under way at once. Default 1250.
-    pub handshakes_max: usize,
-    /// TLS handshake and HTTP header together. Default 3 s.
-    pub handshake_timeout: Duration,
     /// From the upgrade to a valid hello. Default 5 s.
     pub hello_timeout: Duration,
     /// The server says something at least this often, in milliseconds. Default 2500.
@@ -72,10 +77,6 @@ pub struct Limits {
     pub sessions_max: usize,
     /// Unsettled ops per session and lane, told to the client (the session enforces it). Default 32.
     pub inflight_max: u32,
-    /// Reactions per second, told to the client (the session enforces it). Default 20.
-    pub reactions_per_s: u32,
-    /// Reactions at once, told to the client. Default 40.
-    pub reactions_burst: u32,
     /// Downstream queue per connection, in bytes. Default 256 KiB.
     pub queue_bytes_max: usize,
     /// Reactions in that queue, in bytes. Default 64 KiB.
@@ -98,9 +99,6 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             backlog: 1280,
-            connections_max: descriptors() / 10 * 9,
-            handshakes_max: 1250,
-            handshake_timeout: Duration::from_secs(3),
             hello_timeout: Duration::from_secs(5),
             ping_ms: 2500,
             dead_ms: 6000,
@@ -110,8 +108,6 @@ impl Default for Limits {
             payload_bytes_max: 16 * 1024,
             sessions_max: 64,
             inflight_max: 32,
-            reactions_per_s: 20,
-            reactions_burst: 40,
             queue_bytes_max: 256 * 1024,
             queue_reaction_bytes_max: 64 * 1024,
             reaction_ttl_ms: 1000,
@@ -125,37 +121,32 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// As `welcome.limits`.
+    /// As `welcome.limits`, with the rate of reactions, which the session enforces.
     #[must_use]
-    pub fn told(&self) -> server_frame::Limits {
+    pub fn told(&self, reactions: OpRate) -> server_frame::Limits {
         let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         server_frame::Limits {
             max_frame_bytes: small(self.frame_bytes_max),
             max_payload_bytes: small(self.payload_bytes_max),
             max_sessions: small(self.sessions_max),
             max_inflight: self.inflight_max,
-            reactions_per_s: self.reactions_per_s,
-            reactions_burst: self.reactions_burst,
+            reactions_per_s: reactions.per_s,
+            reactions_burst: reactions.burst,
             max_queue_bytes: small(self.queue_bytes_max),
         }
     }
 }
 
-/// The soft limit of open descriptors of this process; 1024 if it cannot be told.
-fn descriptors() -> usize {
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let line = limits.lines().find_map(|l| l.strip_prefix("Max open files"));
-    line.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse().ok()).unwrap_or(1024)
-}
-
-/// What a listener and its connections count. All only grow, but `open`, `handshakes` and `accepting`.
+/// What a listener and its connections count. All only grow, but `open` and `accepting`.
 #[derive(Debug, Default)]
 pub struct Stats {
     /// Sockets accepted, refused ones included.
     pub accepted: AtomicU64,
     /// Refused: too many connections.
     pub refused_connections: AtomicU64,
-    /// Refused: too many handshakes under way.
+    /// Refused: too many from one address.
+    pub refused_prefix: AtomicU64,
+    /// Refused: too many handshakes under way, or their turn would have come too late.
     pub refused_handshakes: AtomicU64,
     /// Accepts that failed for want of descriptors (EMFILE, ENFILE).
     pub no_descriptors: AtomicU64,
@@ -181,8 +172,6 @@ pub struct Stats {
     pub panicked: AtomicU64,
     /// Connections now, handshakes included.
     pub open: AtomicU64,
-    /// Handshakes now.
-    pub handshakes: AtomicU64,
     /// 1 while the socket accepts.
     pub accepting: AtomicU64,
     /// `reconnect.spread_ms` by the gateways that could take our clients over; 0 = not known, as configured.

@@ -1,45 +1,34 @@
 //! Accepts connections, bounds them, and owns their tasks (design 9.4).
 //!
-//! Admission beyond the numbers here (slots, shares, prefixes) has its place in [`admit`], before TLS, and in `client`
-//! after the upgrade, where the query and the origin are known.
+//! Every socket passes the stages of [`super::admission`]: here are the accepts and their bounds, in [`super::shake`] what
+//! lies between them and a connection.
 
 use std::{
     fs::File,
     io,
     net::SocketAddr,
-    sync::{
-        Arc, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
 use futures_util::FutureExt as _;
-use holdfast_core::id::ConnId;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
     task::JoinSet,
-    time::{Instant, MissedTickBehavior, interval, timeout, timeout_at},
+    time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
 pub use super::handle::{ConnectionView, Handle};
 use super::{
-    connection::{Connection, Shared},
-    limits::{Held, ListenerConfig, Stats},
-    outbox::Outbox,
+    admission::Gate,
+    connection::Shared,
+    limits::{ListenerConfig, Stats},
     port::SessionPort,
-    queue::Budget,
     reload::Reload,
 };
-use crate::{
-    clock::Clock,
-    transport::{
-        socket::{Stream, Timed},
-        websocket,
-    },
-};
+use crate::clock::Clock;
 
 /// Accepts before other work gets its turn.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -54,8 +43,6 @@ const LAG_EVERY: Duration = Duration::from_millis(100);
 const CLOSE_ALL_EVERY: Duration = Duration::from_millis(200);
 /// Tokio's timers are this coarse: not lag.
 const TIMER_STEP_US: u64 = 1000;
-/// Connection ids are unique in the process, whatever the listener.
-static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// A bound listener.
 pub struct Listener {
@@ -69,21 +56,22 @@ pub struct Listener {
 /// Listens until `shutdown` turns true, then closes every connection and waits for their ends.
 pub async fn serve(
     config: ListenerConfig,
+    gate: Arc<Gate>,
     port: Arc<dyn SessionPort>,
     clock: Clock,
     shutdown: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    Listener::bind(config, port, clock)?.run(shutdown.clone(), shutdown).await;
+    Listener::bind(config, gate, port, clock)?.run(shutdown.clone(), shutdown).await;
     Ok(())
 }
 
 impl Listener {
     /// Binds the address. Inside a tokio runtime.
-    pub fn bind(config: ListenerConfig, port: Arc<dyn SessionPort>, clock: Clock) -> io::Result<Self> {
+    pub fn bind(config: ListenerConfig, gate: Arc<Gate>, port: Arc<dyn SessionPort>, clock: Clock) -> io::Result<Self> {
         let address = config.listen;
         let socket = listen(address, config.limits.backlog)
             .map_err(|e| io::Error::new(e.kind(), format!("listen on {address}: {e}")))?;
-        let shared = Arc::new(Shared { config, port, clock, stats: Arc::default() });
+        let shared = Arc::new(Shared { config, gate, port, clock, stats: Arc::default() });
         let handle = Handle { shared, open: Arc::default() };
         handle.stats().accepting.store(1, Ordering::Release);
         Ok(Self { socket, handle, reserve: spare(), backoff: BACKOFF_MIN })
@@ -171,28 +159,33 @@ impl Listener {
     }
 
     fn start(&self, socket: TcpStream, from: SocketAddr, tasks: &mut JoinSet<()>) {
-        Stats::add(&self.handle.stats().accepted);
-        match admit(&self.handle.shared) {
-            Some((open, handshake)) => {
-                let handle = self.handle.clone();
-                tasks.spawn(async move {
-                    // Boxed apart: a task is as large as its largest state, and the handshake's is gone soon.
-                    if let Some(connection) = Box::pin(handle.client(socket, from, handshake)).await {
-                        let conn = connection.0;
-                        Box::pin(connection.1.run()).await;
-                        handle.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&conn);
-                    }
-                    drop(open);
-                });
-            }
-            None => reset(&socket),
+        let shared = &self.handle.shared;
+        Stats::add(&shared.stats.accepted);
+        let Some(open) = shared.gate.accept(shared.config.transport()) else {
+            Stats::add(&shared.stats.refused_connections);
+            return reset(&socket);
+        };
+        // A balancer's own address says nothing; whom it speaks for is asked once that is known.
+        let peer = shared.config.trust.direct(from);
+        if !shared.gate.connect(shared.clock.now(), peer, shared.config.transport()) {
+            Stats::add(&shared.stats.refused_prefix);
+            return reset(&socket);
         }
+        let (handle, counted) = (self.handle.clone(), shared.stats.hold(|s| &s.open));
+        tasks.spawn(async move {
+            // Boxed apart: a task is as large as its largest state, and the handshake's is gone soon.
+            if let Some(connection) = Box::pin(handle.client(socket, from)).await {
+                let conn = connection.0;
+                Box::pin(connection.1.run()).await;
+                handle.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&conn);
+            }
+            drop((open, counted));
+        });
     }
 
     async fn failed(&mut self, e: &io::Error) {
         // Anything else (ECONNABORTED, EPROTO…) is about one client that is gone already.
-        let out_of_descriptors = matches!(e.raw_os_error(), Some(23 | 24));
-        if !out_of_descriptors {
+        if !exhausted(e) {
             return;
         }
         Stats::add(&self.handle.stats().no_descriptors);
@@ -227,71 +220,11 @@ impl Handle {
         let old = lag.load(Ordering::Relaxed);
         lag.store(late.max(old - old / 4), Ordering::Relaxed);
     }
-
-    /// PROXY header, TLS and upgrade, in bounded time together.
-    async fn client(&self, mut socket: TcpStream, from: SocketAddr, handshake: Held) -> Option<(ConnId, Connection)> {
-        let config = &self.shared.config;
-        let by = Instant::now() + config.limits.handshake_timeout;
-        let (peer, early) = self.identify(&mut socket, from, by).await?;
-        let shake = async {
-            socket.set_nodelay(true)?;
-            let timed = Timed::new(socket, early, self.shared.clock.clone());
-            let stream = match &config.tls {
-                Some(tls) => tls.accept(timed).await?,
-                None => Stream::Plain(timed),
-            };
-            websocket::upgrade(stream, config.pages.clone(), config.ready.clone(), config.limits.message_bytes_max)
-                .await
-        };
-        let upgraded = timeout_at(by, shake).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        drop(handshake);
-        let (mut upgrade, socket) = match upgraded {
-            Ok(upgraded) => upgraded?,
-            Err(e) => {
-                Stats::add(&self.shared.stats.handshakes_failed);
-                tracing::debug!(%peer, error = %e, "handshake failed");
-                return None;
-            }
-        };
-        // Taken: it is the client's, as long as it likes, and not needed again.
-        let peer = config.trust.forwarded(peer, upgrade.forwarded_for.take().as_deref());
-        let conn = ConnId(NEXT.fetch_add(1, Ordering::Relaxed));
-        tracing::debug!(conn = super::connection::label(conn), %peer, "upgraded");
-        let outbox = Arc::new(Outbox::new(conn, peer, upgrade.form, budget(config), self.shared.clock.clone()));
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(conn, outbox.clone());
-        Some((conn, Connection::new(self.shared.clone(), outbox, upgrade, socket)))
-    }
 }
 
 async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     // An error means that the sender is gone, and with it whoever wanted this listener.
     let _ = shutdown.wait_for(|stop| *stop).await;
-}
-
-/// Whether one more connection is let in; the guards count it.
-fn admit(shared: &Shared) -> Option<(Held, Held)> {
-    let (stats, limits) = (&shared.stats, &shared.config.limits);
-    let full = |gauge: &AtomicU64, max: usize| gauge.load(Ordering::Relaxed) >= max as u64;
-    if full(&stats.open, limits.connections_max) {
-        Stats::add(&stats.refused_connections);
-        return None;
-    }
-    if full(&stats.handshakes, limits.handshakes_max) {
-        Stats::add(&stats.refused_handshakes);
-        return None;
-    }
-    Some((stats.hold(|s| &s.open), stats.hold(|s| &s.handshakes)))
-}
-
-fn budget(config: &ListenerConfig) -> Budget {
-    let limits = &config.limits;
-    Budget {
-        bytes_max: limits.queue_bytes_max,
-        reaction_bytes_max: limits.queue_reaction_bytes_max,
-        reaction_ttl: Duration::from_millis(u64::from(limits.reaction_ttl_ms)),
-        slow_timeout: limits.slow_timeout,
-        sessions_max: limits.sessions_max,
-    }
 }
 
 fn listen(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
@@ -301,6 +234,11 @@ fn listen(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
     TcpListener::from_std(socket.into())
+}
+
+/// ENFILE, EMFILE, ENOMEM, ENOBUFS: the next accept would fail too, at once and for ever.
+fn exhausted(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(23 | 24 | 12 | 105))
 }
 
 fn spare() -> Option<File> {

@@ -3,6 +3,7 @@
 //! [`listener`] accepts, [`connection`] is one client (one task), [`outbox`] its downstream queue with the policy of
 //! [`queue`], [`auth`] checks tokens; [`port`] is the seam between them and the sessions.
 
+pub mod admission;
 pub mod auth;
 pub mod connection;
 pub mod handle;
@@ -16,6 +17,7 @@ pub mod queue;
 mod reload;
 pub mod run;
 pub mod sessions;
+mod shake;
 
 #[cfg(test)]
 mod tests;

@@ -49,6 +49,10 @@ pub trait SessionPort: Send + Sync {
     fn unregister(&self, conn: ConnId, reason: u32);
     /// Attach, or attach again with a higher `n`.
     fn attach(&self, session: &SessionId, client: ClientSpec);
+    /// Node of the owner and kind of a session, as far as the directory's cache knows.
+    fn place(&self, _session: &SessionId) -> Option<(Arc<str>, Arc<str>)> {
+        None
+    }
     /// The client leaves one session.
     fn detach(&self, session: &SessionId, conn: ConnId, reason: u32);
     /// A durable op, within its size limits.

@@ -25,6 +25,7 @@ pub use drain::{DrainAsk, DrainStatus};
 pub use handle::{DirectoryState, GatewayHandle, HeldOp, SessionSummary};
 
 use super::{
+    admission::Gate,
     handle::Handle,
     limits::ListenerConfig,
     listener::Listener,
@@ -40,12 +41,14 @@ use crate::{
 };
 use directory::Follower;
 use drain::{Control, Drainer};
+use keys::KeysFile;
 use suspect::Reporter;
 
 mod config;
 mod directory;
 mod drain;
 mod handle;
+mod keys;
 mod suspect;
 #[cfg(test)]
 mod tests;
@@ -106,6 +109,8 @@ impl Gateway {
     fn start(config: &GatewayConfig, mut listeners: Vec<ListenerConfig>, directory: Kv) -> anyhow::Result<Self> {
         let clock = Clock::start();
         let metrics = Arc::new(Metrics::new());
+        let (keys_file, keys) = KeysFile::open(config.keys_file.clone())?;
+        let gate = Gate::new(config.admission.clone(), keys, &config.id, metrics.admission());
         let late = Arc::new(OnceLock::new());
         let watcher = Watcher::spawn(directory.clone(), directory::sink(late.clone()));
         let follower = Arc::new(Follower(watcher.clone()));
@@ -120,6 +125,7 @@ impl Gateway {
             held: config.held,
             suspects,
         }));
+        sessions.set_rates(config.admission.ops);
         // Nobody else sets it.
         drop(late.set(Arc::downgrade(&sessions)));
         let (stop, stopped) = watch::channel(false);
@@ -129,12 +135,16 @@ impl Gateway {
         let drain = Arc::new(Control::default());
         let ready = readiness(&drain, &watcher, &clock);
         listeners.iter_mut().for_each(|l| l.ready = Some(ready.clone()));
-        let handles = listen(listeners, (&sessions, &clock), (&no_more, &shutdown), &mut listening)?;
-        let info =
-            GatewayInfo { addr: config.advertise.clone(), admit_per_s: config.admit_per_s, ..Default::default() };
+        let handles = listen((listeners, &gate), (&sessions, &clock), (&no_more, &shutdown), &mut listening)?;
+        let info = GatewayInfo {
+            addr: config.advertise.clone(),
+            admit_per_s: config.admission.admit_per_s,
+            ..Default::default()
+        };
         let lease = Arc::new(GatewayLease::spawn(directory.clone(), &config.id, clock.boot(), info));
         let handle = GatewayHandle {
             metrics: metrics.clone(),
+            gate,
             sessions: sessions.clone(),
             watcher,
             clock,
@@ -149,7 +159,7 @@ impl Gateway {
             metrics,
             refused,
         });
-        let tasks = parts(&handle, &pool, &lease, reporter, &stopped);
+        let tasks = parts(&handle, &pool, (&lease, keys_file), reporter, &stopped);
         Ok(Self { handle, pool, lease, tasks, listening, stop_accepting, stop_listening, stop })
     }
 
@@ -157,7 +167,7 @@ impl Gateway {
     async fn drain(mut self, config: &GatewayConfig) {
         self.lease.update(|info| info.draining = true);
         tracing::info!(held = self.handle.sessions.held_ops(), "draining");
-        let mut drainer = Drainer::new(&self.handle, config.drain, config.admit_per_s);
+        let mut drainer = Drainer::new(&self.handle, config.drain, config.admission.admit_per_s);
         drainer.notice().await;
         self.stop_accepting.send_replace(true);
         drainer.run().await;
@@ -180,7 +190,7 @@ impl Gateway {
 }
 
 fn listen(
-    configs: Vec<ListenerConfig>,
+    (configs, gate): (Vec<ListenerConfig>, &Arc<Gate>),
     (sessions, clock): (&Arc<Sessions>, &Clock),
     (no_more, shutdown): (&watch::Receiver<bool>, &watch::Receiver<bool>),
     tasks: &mut JoinSet<()>,
@@ -188,7 +198,7 @@ fn listen(
     let mut handles = Vec::new();
     for config in configs {
         let port: Arc<dyn SessionPort> = sessions.clone();
-        let listener = Listener::bind(config, port, clock.clone())?;
+        let listener = Listener::bind(config, gate.clone(), port, clock.clone())?;
         handles.push((listener.local_addr().context("listener")?, listener.handle()));
         tasks.spawn(listener.run(no_more.clone(), shutdown.clone()));
     }
@@ -205,7 +215,7 @@ fn readiness(drain: &Arc<Control>, watcher: &Watcher, clock: &Clock) -> Ready {
 fn parts(
     handle: &GatewayHandle,
     pool: &Pool,
-    lease: &Arc<GatewayLease>,
+    (lease, keys_file): (&Arc<GatewayLease>, KeysFile),
     reporter: Option<Reporter>,
     stopped: &watch::Receiver<bool>,
 ) -> JoinSet<&'static str> {
@@ -230,7 +240,7 @@ fn parts(
     });
     let (h, l, stop) = (handle.clone(), lease.clone(), part(stopped));
     tasks.spawn(async move {
-        look(h, l, stop).await;
+        look(h, l, keys_file, stop).await;
         "the numbers"
     });
     if let Some(reporter) = reporter {
@@ -244,10 +254,11 @@ fn parts(
 }
 
 /// Brings numbers kept elsewhere into the metrics, and the number of connections into the directory.
-async fn look(handle: GatewayHandle, lease: Arc<GatewayLease>, mut stop: watch::Receiver<bool>) {
+async fn look(handle: GatewayHandle, lease: Arc<GatewayLease>, mut keys: KeysFile, mut stop: watch::Receiver<bool>) {
     let mut ticks = tokio::time::interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut looks: u32 = 0;
+    let mut told = 0;
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
@@ -260,8 +271,14 @@ async fn look(handle: GatewayHandle, lease: Arc<GatewayLease>, mut stop: watch::
         handle.metrics.drift(handle.clock.drift_us());
         let spread = spread_ms(connections, handle.admitted_by_others().into());
         handle.listeners.iter().for_each(|(_, l)| l.stats().spread_ms.store(spread, Ordering::Relaxed));
-        if looks.is_multiple_of(ANNOUNCE_LOOKS) {
-            lease.update(|info| info.connections = u32::try_from(connections).unwrap_or(u32::MAX));
+        keys.tick(&handle.gate).await;
+        let admit_per_s = handle.gate.settings().admit_per_s;
+        if looks.is_multiple_of(ANNOUNCE_LOOKS) || told != admit_per_s {
+            told = admit_per_s;
+            lease.update(|info| {
+                info.connections = u32::try_from(connections).unwrap_or(u32::MAX);
+                info.admit_per_s = admit_per_s;
+            });
         }
         looks = looks.wrapping_add(1);
     }

@@ -28,6 +28,23 @@ pub struct Rtt {
 }
 
 impl Rtt {
+    /// What an earlier connection of the client measured stands in until there are samples of this one.
+    pub fn carry(&mut self, srtt_us: u32, bound_us: u32) {
+        if self.samples == 0 {
+            (self.srtt_us, self.bound_us) = (srtt_us, bound_us);
+        }
+    }
+
+    /// Where the numbers come from (`RttSource`): 1 pings, 4 carried over, 0 nowhere.
+    #[must_use]
+    pub fn source(&self) -> i32 {
+        match (self.samples, self.srtt_us) {
+            (0, 0) => 0,
+            (0, _) => 4,
+            _ => 1,
+        }
+    }
+
     /// Notes a ping that is written now; `false` = enough are under way, do not send it.
     pub fn start(&mut self, now: Mono, nonce: u64) -> bool {
         let free = |slot: &&mut Option<(u64, Mono)>| slot.is_none_or(|(_, sent)| now.since(sent) >= SAMPLE_MAX);
@@ -55,6 +72,10 @@ impl Rtt {
     fn sample(&mut self, took: Duration) {
         let us = u32::try_from(took.min(SAMPLE_MAX).as_micros()).unwrap_or(u32::MAX).max(1);
         self.window[self.samples as usize % WINDOW] = us;
+        if self.samples == 0 {
+            // Carried over, perhaps from another network.
+            (self.srtt_us, self.bound_us) = (0, 0);
+        }
         self.srtt_us = match self.srtt_us {
             0 => us,
             old if us > old => old + (us - old) / 20,
@@ -77,6 +98,18 @@ mod tests {
             assert!(rtt.pong(Mono(10_000 * nonce + took), &nonce.to_be_bytes()));
         }
         assert_eq!((rtt.srtt_us, rtt.min_us(), rtt.bound_us, rtt.samples), (1000, 100, 100, 3));
+    }
+
+    #[test]
+    fn a_carried_round_trip_stands_in_until_the_first_sample() {
+        let mut rtt = Rtt::default();
+        assert_eq!(rtt.source(), 0);
+        rtt.carry(40_000, 30_000);
+        assert_eq!((rtt.source(), rtt.srtt_us, rtt.bound_us, rtt.samples), (4, 40_000, 30_000, 0));
+        assert!(rtt.start(Mono(10), 7) && rtt.pong(Mono(50_010), &7u64.to_be_bytes()));
+        assert_eq!((rtt.source(), rtt.srtt_us, rtt.bound_us), (1, 50_000, 50_000), "another network");
+        rtt.carry(1, 1);
+        assert_eq!(rtt.srtt_us, 50_000);
     }
 
     #[test]

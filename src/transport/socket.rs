@@ -48,6 +48,12 @@ impl Timed {
     pub fn last_read(&self) -> Now {
         self.last_read
     }
+
+    /// The socket.
+    #[must_use]
+    pub fn socket(&self) -> &TcpStream {
+        &self.inner
+    }
 }
 
 impl AsyncRead for Timed {

@@ -13,7 +13,7 @@ use rustls::{
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
 use super::socket::{Stream, Timed};
 
@@ -50,7 +50,7 @@ struct Inner {
     cert: PathBuf,
     key: PathBuf,
     current: Arc<Current>,
-    acceptor: TlsAcceptor,
+    config: Arc<ServerConfig>,
 }
 
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Tls {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         // One ticket is enough for a client that comes back once; each costs a write and 200 B on the wire.
         config.send_tls13_tickets = 1;
-        Ok(Self(Arc::new(Inner { cert, key, current, acceptor: TlsAcceptor::from(Arc::new(config)) })))
+        Ok(Self(Arc::new(Inner { cert, key, current, config: Arc::new(config) })))
     }
 
     /// The files to watch.
@@ -97,9 +97,14 @@ impl Tls {
         Ok(())
     }
 
-    /// The server's half of a handshake.
-    pub async fn accept(&self, socket: Timed) -> io::Result<Stream> {
-        Ok(Stream::Tls(Box::new(self.0.acceptor.accept(socket).await?)))
+    /// Reads the whole ClientHello. What computes comes after it.
+    pub async fn hello(socket: Timed) -> io::Result<StartHandshake<Timed>> {
+        LazyConfigAcceptor::new(rustls::server::Acceptor::default(), socket).await
+    }
+
+    /// The server's half of a handshake whose ClientHello was read. Its first step is the dear one.
+    pub async fn accept(&self, begun: StartHandshake<Timed>) -> io::Result<Stream> {
+        Ok(Stream::Tls(Box::new(begun.into_stream(self.0.config.clone()).await?)))
     }
 }
 

@@ -1,29 +1,25 @@
 //! HTTP/1.1 upgrade at `/v1/ws` and the WebSocket that comes of it (design 4.1).
 
+mod answer;
+
 use std::{
     convert::Infallible,
     io,
+    pin::Pin,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http_body_util::Full;
-use hyper::{
-    Method, Request, Response, StatusCode,
-    body::Incoming,
-    header::{self, HeaderMap, HeaderValue},
-    service::service_fn,
-};
+use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio_tungstenite::{
     WebSocketStream,
-    tungstenite::{
-        handshake::derive_accept_key,
-        protocol::{Role, WebSocketConfig},
-    },
+    tungstenite::protocol::{Role, WebSocketConfig},
 };
 
 use super::{
@@ -39,6 +35,8 @@ pub const JSON: &str = "holdfast.v1.json";
 pub const PROTO: &str = "holdfast.v1.proto";
 /// Read buffer per connection: 1 KiB keeps an idle connection at 2.7 KiB in all (measured, design 17).
 const READ_BUFFER_BYTES: usize = 1024;
+/// Largest HTTP header: browsers send 1 KiB, with cookies of a shared domain 4 KiB. 1,250 handshakes x 16 KiB are 20 MiB.
+const HEADER_BYTES_MAX: usize = 16 * 1024;
 
 /// The socket of one client, frames in, frames out.
 pub type Socket = WebSocketStream<Framed>;
@@ -62,156 +60,151 @@ pub type Pages = Arc<dyn Fn(&str) -> Option<(&'static str, Bytes)> + Send + Sync
 /// Whether this gateway should get new clients, as `/readyz` answers balancers. Asked for each of their checks.
 pub type Ready = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// Serves HTTP on `stream` until a client upgrades; `None` = it left, or asked only for pages or its health.
+/// What an upgrade request wants, before it is answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish<'a> {
+    /// The query.
+    pub query: &'a str,
+    /// The `Origin` header.
+    pub origin: Option<&'a str>,
+    /// See [`Upgrade::forwarded_for`].
+    pub forwarded_for: Option<&'a str>,
+}
+
+/// The answer to a client that is not let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// A whole close frame, for those who get one.
+    pub frame: Vec<u8>,
+    /// The body of a 503, for the others.
+    pub body: String,
+    /// Its `Retry-After`, in seconds.
+    pub retry_after_s: Option<u64>,
+}
+
+/// Whether the client behind a request is let in.
+pub type Admit<'a> = &'a (dyn Fn(&Wish<'_>) -> Result<(), Refused> + Sync);
+
+/// What the caller adds to the HTTP.
+pub struct Hooks<'a> {
+    /// Pages beside the endpoint.
+    pub pages: Option<&'a Pages>,
+    /// What `/readyz` says.
+    pub ready: Option<&'a Ready>,
+    /// Asked once for each upgrade request.
+    pub admit: Admit<'a>,
+}
+
+/// What became of a stream.
+#[expect(clippy::large_enum_variant, reason = "moved once, out of the handshake")]
+pub enum Upgraded {
+    /// A client.
+    Client(Upgrade, Socket),
+    /// It was refused, and told so.
+    Refused,
+    /// It left, or wanted only pages or our health.
+    Served,
+}
+
+/// What the answer to the request decided.
+enum Agreed {
+    Client(Upgrade),
+    /// This frame goes out with the 101, and that is all.
+    Refused(Vec<u8>),
+}
+
+/// Between the answer and those who write it.
+#[derive(Default)]
+struct Desk {
+    agreed: Mutex<Option<Agreed>>,
+    /// From now on what hyper writes is kept.
+    corked: AtomicBool,
+}
+
+/// Serves HTTP on `stream` until a client upgrades or is refused.
 ///
-/// The caller bounds the time. hyper's read buffer is dropped (it would pin 8 KiB); bytes behind the request are kept.
-pub async fn upgrade(
-    stream: Stream,
-    pages: Option<Pages>,
-    ready: Option<Ready>,
-    message_bytes_max: usize,
-) -> io::Result<Option<(Upgrade, Socket)>> {
-    let agreed = Arc::new(Mutex::new(None));
+/// The caller bounds the time. hyper's read buffer is dropped (it would pin 8 KiB); bytes behind the request are kept. A
+/// refusal is one write, 101 and close frame together, and FIN: nothing waits for the client's own close.
+pub async fn upgrade(stream: Stream, hooks: &Hooks<'_>, message_bytes_max: usize) -> io::Result<Upgraded> {
+    let desk = Arc::new(Desk::default());
     let checked = AtomicBool::new(false);
     let service = service_fn(|request: Request<Incoming>| {
-        let health = health(&request, ready.as_ref());
+        let health = answer::health(&request, hooks.ready);
         checked.store(health.is_some(), Ordering::Relaxed);
-        let response = health.unwrap_or_else(|| answer(&request, pages.as_ref(), &agreed));
+        let response = health.unwrap_or_else(|| answer::answer(&request, hooks, &desk));
         std::future::ready(Ok::<_, Infallible>(response))
     });
     let parts = hyper::server::conn::http1::Builder::new()
-        .serve_connection(TokioIo::new(stream), service)
+        .max_buf_size(HEADER_BYTES_MAX)
+        .serve_connection(TokioIo::new(Corked { stream, desk: desk.clone(), kept: Vec::new() }), service)
         .without_shutdown()
         .await;
     let parts = match parts {
         Ok(parts) => parts,
         // Balancers reset their checks once they have heard enough.
-        Err(_) if checked.load(Ordering::Relaxed) => return Ok(None),
+        Err(_) if checked.load(Ordering::Relaxed) => return Ok(Upgraded::Served),
         Err(e) => return Err(io::Error::other(e)),
     };
-    let Some(agreed) = agreed.lock().unwrap_or_else(PoisonError::into_inner).take() else { return Ok(None) };
+    let Corked { mut stream, kept, .. } = parts.io.into_inner();
+    let agreed = desk.agreed.lock().unwrap_or_else(PoisonError::into_inner).take();
+    match agreed {
+        None => Ok(Upgraded::Served),
+        Some(Agreed::Refused(frame)) => {
+            let mut all = kept;
+            all.extend(frame);
+            stream.write_all(&all).await?;
+            stream.shutdown().await?;
+            Ok(Upgraded::Refused)
+        }
+        Some(Agreed::Client(upgrade)) => {
+            let early = parts.read_buf.to_vec();
+            drop(parts.read_buf);
+            Ok(Upgraded::Client(upgrade, socket(stream, early, message_bytes_max).await))
+        }
+    }
+}
+
+async fn socket(stream: Stream, early: Vec<u8>, message_bytes_max: usize) -> Socket {
     let config = WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER_BYTES)
         .write_buffer_size(0)
         .max_message_size(Some(message_bytes_max))
         .max_frame_size(Some(message_bytes_max));
-    let framed = Framed::new(parts.io.into_inner());
-    let early = parts.read_buf.to_vec();
-    drop(parts.read_buf);
-    let socket = if early.is_empty() {
+    let framed = Framed::new(stream);
+    if early.is_empty() {
         WebSocketStream::from_raw_socket(framed, Role::Server, Some(config)).await
     } else {
         WebSocketStream::from_partially_read(framed, early, Role::Server, Some(config)).await
-    };
-    Ok(Some((agreed, socket)))
-}
-
-type Agreed = Mutex<Option<Upgrade>>;
-
-/// `/livez` and `/readyz`, for balancers that cannot reach the admin server: the answer without the reasons.
-fn health(request: &Request<Incoming>, ready: Option<&Ready>) -> Option<Response<Full<Bytes>>> {
-    let good = match request.uri().path() {
-        "/livez" => true,
-        "/readyz" => ready.is_none_or(|ready| ready()),
-        _ => return None,
-    };
-    let mut response = match *request.method() {
-        Method::GET | Method::HEAD if good => say(StatusCode::OK, "ok\n"),
-        Method::GET | Method::HEAD => say(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-        _ => say(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n"),
-    };
-    // The next check brings its own connection: idle ones would end in a timeout, which counts as a failure.
-    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    Some(response)
-}
-
-fn answer(request: &Request<Incoming>, pages: Option<&Pages>, agreed: &Agreed) -> Response<Full<Bytes>> {
-    if request.uri().path() != PATH {
-        let page = pages.and_then(|p| p(request.uri().path())).filter(|_| request.method() == Method::GET);
-        return match page {
-            Some((kind, body)) => with(StatusCode::OK, body, kind),
-            None => say(StatusCode::NOT_FOUND, &format!("nothing here; the WebSocket endpoint is {PATH}\n")),
-        };
     }
-    match check(request) {
-        Ok((upgrade, accept)) => {
-            let mut response = Response::new(Full::default());
-            *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-            let name = if upgrade.form == Form::Json { JSON } else { PROTO };
-            let headers = response.headers_mut();
-            headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-            headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-            headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
-            headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(name));
-            *agreed.lock().unwrap_or_else(PoisonError::into_inner) = Some(upgrade);
-            response
+}
+
+/// The stream as hyper sees it: once corked, what it writes is kept for us to send in one piece.
+struct Corked {
+    stream: Stream,
+    desk: Arc<Desk>,
+    kept: Vec<u8>,
+}
+
+impl AsyncRead for Corked {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Corked {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.desk.corked.load(Ordering::Relaxed) {
+            self.kept.extend_from_slice(buf);
+            return Poll::Ready(Ok(buf.len()));
         }
-        Err((status, why)) => {
-            let mut response = say(status, &why);
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-            if status == StatusCode::UPGRADE_REQUIRED {
-                response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-                response.headers_mut().insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
-            }
-            response
-        }
+        Pin::new(&mut self.stream).poll_write(cx, buf)
     }
-}
 
-fn check(request: &Request<Incoming>) -> Result<(Upgrade, HeaderValue), (StatusCode, String)> {
-    let headers = request.headers();
-    let bad = |why: &str| Err((StatusCode::BAD_REQUEST, format!("{why}\n")));
-    if request.method() != Method::GET {
-        return Err((StatusCode::METHOD_NOT_ALLOWED, "a WebSocket is opened with GET\n".into()));
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
-    if !lists(headers, &header::UPGRADE).any(|v| v.eq_ignore_ascii_case("websocket")) {
-        return Err((
-            StatusCode::UPGRADE_REQUIRED,
-            format!("{PATH} speaks WebSocket: Upgrade: websocket is missing\n"),
-        ));
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
-    if !lists(headers, &header::CONNECTION).any(|v| v.eq_ignore_ascii_case("upgrade")) {
-        return bad("Connection: Upgrade is missing");
-    }
-    if headers.get(header::SEC_WEBSOCKET_VERSION).is_none_or(|v| v != "13") {
-        return Err((StatusCode::UPGRADE_REQUIRED, "Sec-WebSocket-Version: 13 is spoken here\n".into()));
-    }
-    let Some(key) = headers.get(header::SEC_WEBSOCKET_KEY) else { return bad("Sec-WebSocket-Key is missing") };
-    let Some(form) = lists(headers, &header::SEC_WEBSOCKET_PROTOCOL).find_map(|name| match name {
-        JSON => Some(Form::Json),
-        PROTO => Some(Form::Proto),
-        _ => None,
-    }) else {
-        return bad(&format!(
-            "no subprotocol offered that is spoken here: offer {JSON} or {PROTO} (Sec-WebSocket-Protocol)"
-        ));
-    };
-    let Ok(accept) = HeaderValue::from_str(&derive_accept_key(key.as_bytes())) else {
-        return bad("Sec-WebSocket-Key is not valid");
-    };
-    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
-    let query = request.uri().query().unwrap_or_default().to_owned();
-    Ok((Upgrade { form, origin: text("origin"), query, forwarded_for: forwarded_for(headers) }, accept))
-}
-
-/// Some balancers append to the header, others add a line of their own below the client's.
-fn forwarded_for(headers: &HeaderMap) -> Option<String> {
-    let lines: Vec<&str> = headers.get_all("x-forwarded-for").iter().map(|v| v.to_str().unwrap_or("?")).collect();
-    (!lines.is_empty()).then(|| lines.join(","))
-}
-
-/// The comma-separated values of all headers of that name.
-fn lists<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> impl Iterator<Item = &'a str> {
-    headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).map(str::trim)
-}
-
-fn say(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
-    with(status, Bytes::copy_from_slice(text.as_bytes()), "text/plain; charset=utf-8")
-}
-
-fn with(status: StatusCode, body: Bytes, kind: &'static str) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
 }

@@ -87,8 +87,7 @@ impl Connection {
             c::F::Attach(attach) => self.attach(attach),
             c::F::Detach(detach) => {
                 if let Some(session) = self.session(&detach.session) {
-                    self.outbox.lock().queue.leave(session.as_str());
-                    self.shared.port.detach(&session, self.outbox.conn, 1);
+                    self.detach(&session);
                 }
             }
             c::F::Op(op) => self.op(op),

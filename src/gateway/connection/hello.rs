@@ -1,26 +1,26 @@
-//! Hello and its answer, new tokens, and attaches: who the client is and where it may go.
+//! Hello and its answer, new tokens, and what a client is told about coming back.
 
 use holdfast_core::{
-    id::{Lane, SessionId},
+    admission::Class,
+    id::Lane,
     proto::{
-        Code, client_frame as c,
-        server_frame::{Detached, F, Reconnect, Welcome},
+        client_frame as c,
+        server_frame::{F, Reconnect, Welcome},
     },
 };
 
 use super::{Client, Connection};
-use crate::gateway::{
-    auth::{Identity, TokenError},
-    limits::Stats,
-    port::ClientSpec,
+use crate::{
+    gateway::{
+        admission::{Member, Resumed},
+        auth::{Identity, TokenError},
+        limits::Stats,
+    },
+    metrics::Point,
 };
 
-/// Ranks are parts of a million.
-const RANK_PPM_MAX: u32 = 1_000_000;
-/// Told with an attach above the session limit: something must be detached first.
-const SESSIONS_RETRY_MS: u32 = 1000;
-/// First byte of `welcome.resume`: nothing is carried yet, the admission point will seal its state here.
-const RESUME_VERSION: u8 = 1;
+/// `reconnect` is told again when the spread moved by one part in so many (design 9.2).
+const SPREAD_MOVED: u32 = 5;
 
 impl Connection {
     /// The first frame.
@@ -30,7 +30,7 @@ impl Connection {
             Err(e) => return self.close(4000, &format!("hello: {e}")),
         };
         let now = self.shared.clock.now();
-        let identity = match Identity::verify(&hello.token, &self.shared.config.keys, now.wall) {
+        let identity = match self.verify(&hello.token) {
             Ok(identity) => identity,
             Err(e) => return self.refuse(&e),
         };
@@ -38,42 +38,87 @@ impl Connection {
             return self.close(4007, "this token is not for pages of this origin: see its `origin` claim");
         }
         self.clocks.heard = now.mono;
-        self.ping_for_rtt(now.mono);
         let principal = identity.principal.clone();
         // Only the first hello gets here.
         let _ = self.outbox.principal.set(principal.clone());
-        self.send(F::Welcome(self.welcome(&hello, &identity)));
+        self.shared.gate.counts().attempts(hello.attempt);
+        let class = self.carry_over(&hello, &principal);
+        let member = Member::new(&self.shared.gate, class);
         let reconnect = hello.attempt > 0;
-        self.client = Some(Client { identity, lane, conn_seq: hello.conn_seq, reconnect });
+        let told = self.reconnect(&member);
+        let client = Client { identity, lane, conn_seq: hello.conn_seq, reconnect, member, told };
+        self.send(F::Welcome(self.welcome(&hello, &client)));
+        self.client = Some(client);
+        self.ping_for_rtt(now.mono);
         self.shared.port.register(self.outbox.conn, self.outbox.clone(), principal);
     }
 
-    fn welcome(&self, hello: &c::Hello, identity: &Identity) -> Welcome {
+    /// The class and round trip of the connection before this one, if the client brought a good token of its own; it may
+    /// travel in the query or in hello.
+    fn carry_over(&mut self, hello: &c::Hello, principal: &str) -> Class {
+        let (gate, now) = (&self.shared.gate, self.shared.clock.now());
+        let by_query = || gate.resumed(now, &crate::gateway::admission::resume_of(&self.upgrade.query)?, principal);
+        match gate.resumed(now, &hello.resume, principal).or_else(by_query) {
+            Some(was) => {
+                self.rtt.carry(was.srtt_us, was.rtt_bound_us);
+                was.class
+            }
+            None => Class::Known,
+        }
+    }
+
+    fn welcome(&self, hello: &c::Hello, client: &Client) -> Welcome {
         let (config, limits) = (&self.shared.config, &self.shared.config.limits);
-        let mut resume = vec![RESUME_VERSION];
-        resume.extend(rand::random::<[u8; 16]>());
         Welcome {
             conn: super::label(self.outbox.conn),
             now_us: self.shared.clock.now().wall.0,
             ping_ms: limits.ping_ms,
             dead_ms: limits.dead_ms,
-            limits: Some(limits.told()),
-            reconnect: Some(Reconnect {
-                rank_ppm: rand::random_range(0..RANK_PPM_MAX),
-                spread_ms: self.shared.stats.spread_ms(limits.reconnect.spread_ms),
-                ..limits.reconnect
-            }),
+            limits: Some(limits.told(self.shared.gate.settings().ops.reactions)),
+            reconnect: Some(client.told),
             features: config.features.iter().filter(|f| hello.features.contains(f)).cloned().collect(),
-            token_exp_us: identity.expires.0,
-            resume: resume.into(),
+            token_exp_us: client.identity.expires.0,
+            resume: self.resume(client).into(),
             gateway: config.gateway.clone(),
         }
     }
 
+    /// What a ping tells anew: `reconnect` when the spread moved or the class changed, `resume` when the class did.
+    pub(super) fn refreshed(&mut self) -> (Option<Reconnect>, Option<Vec<u8>>) {
+        let class = self.new_class();
+        let Some(mut client) = self.client.take() else { return (None, None) };
+        let changed = class.is_some_and(|c| c != client.member.class());
+        if let Some(class) = class.filter(|_| changed) {
+            client.member.set(class);
+        }
+        let fresh = self.reconnect(&client.member);
+        let moved = fresh.spread_ms.abs_diff(client.told.spread_ms) >= (client.told.spread_ms / SPREAD_MOVED).max(1);
+        if moved || changed {
+            client.told = fresh;
+        }
+        let resume = changed.then(|| self.resume(&client));
+        self.client = Some(client);
+        ((moved || changed).then_some(fresh), resume)
+    }
+
+    fn reconnect(&self, member: &Member) -> Reconnect {
+        let configured = self.shared.config.limits.reconnect;
+        Reconnect {
+            rank_ppm: member.rank_ppm(),
+            spread_ms: self.shared.stats.spread_ms(configured.spread_ms),
+            ..configured
+        }
+    }
+
+    fn resume(&self, client: &Client) -> Vec<u8> {
+        let state =
+            Resumed { class: client.member.class(), srtt_us: self.rtt.srtt_us, rtt_bound_us: self.rtt.bound_us };
+        self.shared.gate.resume_token(self.shared.clock.now(), &client.identity.principal, state)
+    }
+
     /// A new token for the connection; it must keep `sub`.
     pub(super) fn auth(&mut self, token: &str) {
-        let now = self.shared.clock.now().wall;
-        let fresh = Identity::verify(token, &self.shared.config.keys, now);
+        let fresh = self.verify(token);
         let Some(client) = &mut self.client else { return };
         match fresh {
             Ok(fresh) if fresh.principal != client.identity.principal => {
@@ -84,65 +129,38 @@ impl Connection {
         }
     }
 
+    /// Looks at a token, unless too many from there were bad: then it costs nothing.
+    pub(super) fn verify(&self, token: &str) -> Result<Identity, TokenError> {
+        let (gate, now, peer) = (&self.shared.gate, self.shared.clock.now(), self.outbox.peer);
+        let barred = gate.barred(now, peer);
+        let outcome = if barred.is_zero() {
+            Identity::verify(token, &self.shared.config.keys, now.wall)
+        } else {
+            Err(TokenError::Barred(barred))
+        };
+        if let Err(e) = &outcome {
+            let point = match e {
+                TokenError::Barred(_) => Point::Barred,
+                // Signed by the right hand, if long ago.
+                TokenError::Expired => Point::TokenExpired,
+                _ => {
+                    gate.auth_failed(now, peer);
+                    Point::TokenRefused
+                }
+            };
+            gate.counts().count(point, self.shared.config.transport(), None);
+        }
+        outcome
+    }
+
     fn refuse(&mut self, e: &TokenError) {
         Stats::add(&self.shared.stats.tokens_refused);
-        self.close(if *e == TokenError::Expired { 4201 } else { 4001 }, &e.to_string());
-    }
-
-    /// Attaches, or says why not.
-    pub(super) fn attach(&mut self, attach: c::Attach) {
-        match self.admit(&attach) {
-            Ok((session, client)) => self.shared.port.attach(&session, client),
-            Err(code) => {
-                let retry_after_ms = if code == Code::Overloaded { SESSIONS_RETRY_MS } else { 0 };
-                self.send(F::Detached(Detached {
-                    session: attach.session,
-                    code: code.into(),
-                    retry_after_ms,
-                    n: attach.n,
-                }));
-            }
-        }
-    }
-
-    fn admit(&mut self, attach: &c::Attach) -> Result<(SessionId, ClientSpec), Code> {
-        let session = SessionId::parse(&attach.session).map_err(|_| Code::BadFrame)?;
-        let client = self.client.as_ref().ok_or(Code::BadFrame)?;
-        let lane =
-            if attach.lane.is_empty() { client.lane } else { Lane::parse(&attach.lane).map_err(|_| Code::BadFrame)? };
-        let grant = if attach.token.is_empty() {
-            client.identity.grant(session.as_str())
-        } else {
-            let own = Identity::verify(&attach.token, &self.shared.config.keys, self.shared.clock.now().wall)
-                .map_err(|_| Code::Unauthenticated)?;
-            if own.principal != client.identity.principal || !own.allows_origin(self.upgrade.origin.as_deref()) {
-                return Err(Code::Forbidden);
-            }
-            own.grant(session.as_str())
+        let code = match e {
+            TokenError::Expired => 4201,
+            // Another client behind the same address may be to blame: this one is to come back.
+            TokenError::Barred(_) => 4101,
+            _ => 4001,
         };
-        let grant = grant.ok_or(Code::Forbidden)?;
-        let role = match (attach.role, grant.spectator_only) {
-            (0 | 1, false) => 1,
-            (0 | 2, true) | (2, false) => 2,
-            (1, true) => return Err(Code::Forbidden),
-            _ => return Err(Code::BadFrame),
-        };
-        let other = Some(lane).filter(|l| *l != client.lane);
-        if !self.outbox.lock().queue.enter(&session, attach.n, other) {
-            return Err(Code::Overloaded);
-        }
-        let seen = attach.last_seen.unwrap_or_default();
-        let spec = ClientSpec {
-            conn: self.outbox.conn,
-            principal: client.identity.principal.clone(),
-            participant: if role == 1 { grant.seat } else { "".into() },
-            role,
-            lane,
-            conn_seq: client.conn_seq,
-            n: attach.n,
-            seen,
-            reconnect: client.reconnect || seen.ver > 0,
-        };
-        Ok((session, spec))
+        self.close(code, &e.to_string());
     }
 }

@@ -6,6 +6,7 @@
 //! [`Connection::poll`] is a checklist: reads first (a frame waiting in the kernel would get a late arrival), then timers,
 //! then the queue. Everything it calls is synchronous; there is one timer and no buffer while the client is idle.
 
+mod attach;
 mod close;
 mod frames;
 mod hello;
@@ -28,8 +29,9 @@ use holdfast_core::{
 use tokio::time::Sleep;
 use tokio_tungstenite::tungstenite::Error as WsError;
 
-use self::close::Closing;
+use self::{attach::Attaching, close::Closing};
 use super::{
+    admission::{Gate, Member},
     auth::Identity,
     limits::{ListenerConfig, Stats},
     outbox::Outbox,
@@ -54,6 +56,8 @@ const SENT_AFTER_QUEUED_MAX: Duration = Duration::from_millis(250);
 pub struct Shared {
     /// Limits and keys.
     pub config: ListenerConfig,
+    /// Who gets in.
+    pub gate: Arc<Gate>,
     /// The sessions.
     pub port: Arc<dyn SessionPort>,
     /// The process's clock.
@@ -69,6 +73,7 @@ pub struct Connection {
     outbox: Arc<Outbox>,
     upgrade: Upgrade,
     client: Option<Client>,
+    attaching: Attaching,
     rtt: Rtt,
     clocks: timers::Clocks,
     timer: Pin<Box<Sleep>>,
@@ -90,6 +95,9 @@ struct Client {
     lane: Lane,
     conn_seq: u32,
     reconnect: bool,
+    member: Member,
+    /// What it was last told about coming back.
+    told: server_frame::Reconnect,
 }
 
 /// A frame whose time of writing is wanted.
@@ -115,6 +123,7 @@ impl Connection {
             outbox,
             upgrade,
             client: None,
+            attaching: Attaching::default(),
             rtt: Rtt::default(),
             clocks,
             timer,
@@ -129,9 +138,6 @@ impl Connection {
 
     /// Runs it to its end.
     pub async fn run(mut self) {
-        if !super::auth::allowed(&self.shared.config.origins, self.upgrade.origin.as_deref()) {
-            self.close(4007, "origin not allowed here: see `origins` in the gateway's configuration");
-        }
         poll_fn(|cx| self.poll(cx)).await;
         self.leave();
     }
@@ -206,6 +212,7 @@ impl Connection {
             && let Some((frame, queued_at)) = state.queue.pop(now)
         {
             framed.push(frame.websocket(self.upgrade.form));
+            self.attaching.heard(frame.frame());
             self.reads.extend(frame.read_at());
             if frame.stamp() {
                 let queued = Wall(now.wall.0.saturating_sub(now.mono.0.saturating_sub(queued_at.0)));
@@ -248,7 +255,7 @@ impl Connection {
             rtt_min_us: self.rtt.min_us(),
             rtt_bound_us: self.rtt.bound_us,
             rtt_samples: self.rtt.samples,
-            rtt_source: i32::from(self.rtt.samples > 0),
+            rtt_source: self.rtt.source(),
             clock_id: self.shared.clock.clock_id(),
         }
     }

@@ -78,10 +78,11 @@ impl Connection {
                 "too slow: the downstream queue stayed over its limit; read faster or attach to fewer sessions",
             );
         }
+        if self.attaching.next().is_some_and(|at| at <= now) {
+            self.look_at_attaches(false);
+        }
         if self.closing.is_none() && self.clocks.ping <= now {
-            self.clocks.n += 1;
-            self.clocks.ping = now.after(ms(self.shared.config.limits.ping_ms));
-            self.send(F::Ping(Ping { n: self.clocks.n, reconnect: None }));
+            self.ping(now);
             if self.clocks.rtt <= now {
                 self.ping_for_rtt(now);
             }
@@ -95,9 +96,18 @@ impl Connection {
             (None, None) => self.hello_by(),
             (None, Some(_)) => {
                 let soonest = self.clocks.ping.min(self.token_by()).min(self.dead_by());
+                let soonest = self.attaching.next().map_or(soonest, |at| at.min(soonest));
                 self.slow_by().map_or(soonest, |at| at.min(soonest))
             }
         }
+    }
+
+    /// A sign of life; with it what the client should know about coming back, if that changed.
+    fn ping(&mut self, now: Mono) {
+        self.clocks.n += 1;
+        self.clocks.ping = now.after(ms(self.shared.config.limits.ping_ms));
+        let (reconnect, resume) = self.refreshed();
+        self.send(F::Ping(Ping { n: self.clocks.n, reconnect, resume: resume.unwrap_or_default().into() }));
     }
 
     /// A WebSocket ping with a random nonce in the same flush as what is queued (design 5.3).

@@ -1,6 +1,8 @@
 //! What a gateway is told.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use crate::gateway::admission::Settings;
 
 /// Everything a gateway is told; validated. `config` maps TOML to it.
 #[derive(Clone, Debug)]
@@ -9,8 +11,10 @@ pub struct GatewayConfig {
     pub id: String,
     /// `host:port` clients (or a balancer) reach it at; published in the directory.
     pub advertise: String,
-    /// Admissions per second, published in the directory for spreads and forecasts.
-    pub admit_per_s: u32,
+    /// Limits of the admission; R is published in the directory for spreads and forecasts.
+    pub admission: Settings,
+    /// File with the fleet's keys; `None` = keys of this process alone.
+    pub keys_file: Option<PathBuf>,
     /// Shared secret of the owner links, sent as `authorization: Bearer`; `None` = none.
     pub link_token: Option<Arc<str>>,
     /// Report refused connections to placement (the fast path of design 8.2).

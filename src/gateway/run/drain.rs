@@ -249,9 +249,9 @@ impl<'a> Drainer<'a> {
     }
 
     /// Precedence at any gateway of the fleet, for the client whose slot is `wait` from now; empty = none.
-    #[expect(clippy::unused_self, reason = "the gate that seals tickets is reached through it")]
-    fn ticket(&self, _wait: Duration, _principal: Option<&Arc<str>>) -> Bytes {
-        Bytes::new()
+    fn ticket(&self, wait: Duration, principal: Option<&Arc<str>>) -> Bytes {
+        let seal = |p: &Arc<str>| self.handle.gate.drain_ticket(self.handle.clock.now(), wait, p);
+        principal.map(|p| Bytes::copy_from_slice(&seal(p))).unwrap_or_default()
     }
 
     /// All connections are gone, and none is in the making.

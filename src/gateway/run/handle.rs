@@ -11,6 +11,7 @@ use super::drain::{Control, DrainAsk, DrainStatus};
 use crate::{
     clock::{Clock, DRIFT_READY_MAX_US},
     gateway::{
+        admission::{Gate, Settings},
         handle::{ConnectionView, Handle},
         sessions::Sessions,
     },
@@ -61,6 +62,7 @@ pub struct DirectoryState {
 #[derive(Clone)]
 pub struct GatewayHandle {
     pub(super) metrics: Arc<Metrics>,
+    pub(super) gate: Arc<Gate>,
     pub(super) sessions: Arc<Sessions>,
     pub(super) watcher: Watcher,
     pub(super) clock: Clock,
@@ -73,6 +75,18 @@ impl GatewayHandle {
     #[must_use]
     pub fn metrics(&self) -> Arc<Metrics> {
         self.metrics.clone()
+    }
+
+    /// The limits of the admission in force.
+    #[must_use]
+    pub fn settings(&self) -> Arc<Settings> {
+        self.gate.settings()
+    }
+
+    /// Other limits, from now on: no connection ends by it, and nobody gets a new burst.
+    pub fn set(&self, settings: Settings) {
+        self.sessions.set_rates(settings.ops);
+        self.gate.set(self.clock.now(), settings);
     }
 
     /// Addresses it listens on, in the order of its configuration.

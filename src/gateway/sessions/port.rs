@@ -61,6 +61,10 @@ impl SessionPort for Sessions {
         self.metrics.sessions(i64::try_from(self.map.len()).unwrap_or(i64::MAX));
     }
 
+    fn place(&self, session: &SessionId) -> Option<(Arc<str>, Arc<str>)> {
+        self.directory.lookup(session).map(|route| (route.node, route.kind))
+    }
+
     fn detach(&self, session: &SessionId, conn: ConnId, reason: u32) {
         self.conns.left(conn, session);
         if let Some(entry) = self.get(session) {

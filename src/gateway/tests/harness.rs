@@ -27,6 +27,7 @@ use tokio_tungstenite::{
 use crate::{
     clock::Clock,
     gateway::{
+        admission::{Gate, Settings, keys},
         jwks::Jwks,
         limits::{Limits, ListenerConfig},
         listener::{Handle, Listener},
@@ -131,6 +132,7 @@ impl SessionPort for Port {
 
 /// A listener running in this process.
 pub struct Bench {
+    pub gate: Arc<Gate>,
     pub port: Arc<Port>,
     pub addr: SocketAddr,
     pub handle: Handle,
@@ -155,12 +157,18 @@ pub fn config() -> ListenerConfig {
 }
 
 pub fn bench(config: ListenerConfig) -> Bench {
+    gated(config, Settings::default())
+}
+
+/// With limits of the admission.
+pub fn gated(config: ListenerConfig, settings: Settings) -> Bench {
     let (port, clock) = (Arc::new(Port::default()), Clock::start());
-    let listener = Listener::bind(config, port.clone(), clock.clone()).unwrap();
+    let gate = Gate::new(settings, keys::own(), &config.gateway, Arc::default());
+    let listener = Listener::bind(config, gate.clone(), port.clone(), clock.clone()).unwrap();
     let (addr, handle) = (listener.local_addr().unwrap(), listener.handle());
     let (stop, stopped) = watch::channel(false);
     let task = tokio::spawn(listener.run(stopped.clone(), stopped));
-    Bench { port, addr, handle, clock, stop, task }
+    Bench { gate, port, addr, handle, clock, stop, task }
 }
 
 pub fn token(bench: &Bench, seconds: i64, more: &Value) -> String {
@@ -177,7 +185,17 @@ pub struct Peer {
 
 impl Bench {
     pub async fn connect(&self, protocol: &str, origin: Option<&str>) -> Peer {
-        let mut request = format!("ws://{}/v1/ws", self.addr).into_client_request().unwrap();
+        self.request("", protocol, origin).await
+    }
+
+    /// With a query: `k=` a ticket, `r=` a resume token.
+    pub async fn ask(&self, query: &str) -> Peer {
+        self.request(query, "holdfast.v1.json", None).await
+    }
+
+    async fn request(&self, query: &str, protocol: &str, origin: Option<&str>) -> Peer {
+        let uri = format!("ws://{}/v1/ws?{query}", self.addr);
+        let mut request = uri.into_client_request().unwrap();
         request.headers_mut().insert("sec-websocket-protocol", protocol.parse().unwrap());
         if let Some(origin) = origin {
             request.headers_mut().insert("origin", origin.parse().unwrap());
@@ -209,6 +227,26 @@ impl Bench {
 impl Peer {
     pub async fn say(&mut self, frame: &Value) {
         self.text(frame.to_string()).await;
+    }
+
+    /// Where the other end may be closing already.
+    pub async fn try_say(&mut self, frame: &Value) {
+        drop(self.socket.send(Message::text(frame.to_string())).await);
+    }
+
+    /// The next frame that is not a ping, or the close code and reason.
+    pub async fn hear_or_close(&mut self) -> Result<Value, (u16, String)> {
+        loop {
+            let next = timeout(Duration::from_secs(5), self.socket.next()).await.expect("silence");
+            match next.expect("end").unwrap() {
+                Message::Text(text) => return Ok(serde_json::from_str(&text).unwrap()),
+                Message::Close(frame) => {
+                    let frame = frame.unwrap();
+                    return Err((frame.code.into(), frame.reason.to_string()));
+                }
+                _ => {}
+            }
+        }
     }
 
     pub async fn text(&mut self, text: String) {

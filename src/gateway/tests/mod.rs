@@ -1,5 +1,6 @@
 //! A listener on a real socket with a fake session port behind it.
 
+mod admitted;
 mod balancer;
 mod cli;
 mod harness;

@@ -10,7 +10,8 @@ use tokio::{
 };
 use tokio_tungstenite::tungstenite::Message;
 
-use super::harness::{Bench, Heard, bench, config, token};
+use super::harness::{Bench, Heard, bench, config, gated, token};
+use crate::gateway::admission::Settings;
 
 async fn http(bench: &Bench, path: &str, headers: &str) -> String {
     let mut stream = TcpStream::connect(bench.addr).await.unwrap();
@@ -174,9 +175,7 @@ async fn time_ends_what_does_not_answer() {
 
 #[tokio::test]
 async fn too_many_connections_are_reset() {
-    let mut config = config();
-    config.limits.connections_max = 1;
-    let bench = bench(config);
+    let bench = gated(config(), Settings { connections_max: 1, ..Settings::default() });
     let _open = bench.open().await;
     let mut second = TcpStream::connect(bench.addr).await.unwrap();
     let mut buf = [0; 1];

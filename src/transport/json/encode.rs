@@ -33,6 +33,9 @@ pub fn encode(frame: &s::F) -> Vec<u8> {
             if let Some(r) = &f.reconnect {
                 o.raw("reconnect", &reconnect(r));
             }
+            if !f.resume.is_empty() {
+                o.bytes("resume", &f.resume);
+            }
         }
         s::F::Pong(f) => {
             o.kind("pong").num("n", f.n).num("now_us", f.now_us);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::{sync::oneshot, time::timeout};
 
 use super::*;
+use crate::gateway::admission::Settings;
 
 mod crash;
 
@@ -12,7 +13,8 @@ fn config() -> GatewayConfig {
     GatewayConfig {
         id: "gw-1".into(),
         advertise: "127.0.0.1:1".into(),
-        admit_per_s: 5000,
+        admission: Settings::default(),
+        keys_file: None,
         link_token: None,
         fast_path: true,
         placement: Vec::new(),
