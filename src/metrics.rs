@@ -108,6 +108,8 @@ pub struct Metrics {
     directory_age: Gauge<f64, AtomicU64>,
     clock_drift: Gauge<f64, AtomicU64>,
     resume: Histogram,
+    resend_after_move: Histogram,
+    last_resend: Gauge<f64, AtomicU64>,
     op_to_echo: Histogram,
     gateway_up: Histogram,
     gateway_down: Histogram,
@@ -183,6 +185,8 @@ impl Metrics {
             directory_age: Gauge::default(),
             clock_drift: Gauge::default(),
             resume: times(),
+            resend_after_move: times(),
+            last_resend: Gauge::default(),
             op_to_echo: times(),
             gateway_up: times(),
             gateway_down: times(),
@@ -255,6 +259,10 @@ impl Metrics {
         let r = &mut self.registry;
         let s = || Unit::Seconds;
         r.register_with_unit("resume", "Loss of an owner or link to the first echo after it", s(), self.resume.clone());
+        let resend = "The directory's word of a move to a held op's hand-over to the new owner's stream";
+        r.register_with_unit("resend_after_move", resend, s(), self.resend_after_move.clone());
+        let last = "When a held op was last handed over after a move, seconds since 1970; 0 = never";
+        r.register_with_unit("last_resend_timestamp", last, s(), self.last_resend.clone());
         r.register_with_unit("op_to_echo", "An op's arrival to its echo", s(), self.op_to_echo.clone());
         let up = "An op's arrival to its batch's hand-over to the link's stream, first sends";
         r.register_with_unit("gateway_up", up, s(), self.gateway_up.clone());
@@ -287,7 +295,7 @@ impl Metrics {
     /// One thing a session saw.
     pub fn observe(&self, observation: &Observation) {
         match observation {
-            Observation::Resent => drop(self.ops_resent.inc()),
+            Observation::Resent { .. } => drop(self.ops_resent.inc()),
             Observation::StaleDropped { .. } => drop(self.stale_dropped.inc()),
             Observation::ReactionDropped(why) => {
                 self.reactions_dropped.get_or_create(&ByReason { reason: drop_name(*why) }).inc();
@@ -340,6 +348,12 @@ impl Metrics {
     /// An op took this long from its arrival to the link, in microseconds.
     pub fn gateway_up(&self, us: u64) {
         self.gateway_up.observe(seconds(us));
+    }
+
+    /// A held op was handed to another owner's stream at `now_us`; the move was heard of at `moved_us` (wall clock).
+    pub fn resent_after_move(&self, now_us: u64, moved_us: u64) {
+        self.resend_after_move.observe(seconds(now_us.saturating_sub(moved_us)));
+        self.last_resend.set(seconds(now_us));
     }
 
     /// A frame took this long from the link to the client's socket, in microseconds.

@@ -73,6 +73,10 @@ pub struct Run {
     /// Sessions of the owner that dies: the run makes this many for each owner.
     #[arg(long)]
     pub victim_sessions: Option<usize>,
+    /// One op held in each of so many sessions of the owner that dies (crash): it is stopped, these are sent, then it is
+    /// killed. Implies as many --victim-sessions and --fast-path off.
+    #[arg(long)]
+    pub held: Option<usize>,
     /// Sessions in all. [default: 1000, or owners x victim-sessions]
     #[arg(long)]
     pub sessions: Option<usize>,

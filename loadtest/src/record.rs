@@ -109,4 +109,7 @@ pub struct Placement {
     pub owner: String,
     #[prost(fixed64, tag = "3")]
     pub boot: u64,
+    /// Placement's clock when it decided, ms: before the commit.
+    #[prost(uint64, tag = "5")]
+    pub moved_at_ms: u64,
 }

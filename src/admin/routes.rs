@@ -92,9 +92,13 @@ fn owner_metrics(c: &Counters) -> String {
         ("writes", "Conditional writes issued", &c.writes),
         ("events_written", "Events in those writes", &c.events_written),
         ("conflicts", "Writes whose condition failed: another owner's epoch was there", &c.conflicts),
+        ("writes_fenced", "Of these, writes of sessions that had another owner: a zombie's", &c.writes_fenced),
+        ("writes_answered", "Writes the store answered, or that were given up", &c.answered),
         ("unknown", "Writes of unknown outcome, read again before the next", &c.unknown),
+        ("early_joins", "Joins that came before the directory's word, and waited for it", &c.early_joins),
         ("sent", "Messages to gateways", &c.sent),
         ("reactions_sent", "Reactions to gateways", &c.reactions_sent),
+        ("reactions_refused", "Reactions not relayed: late, of another epoch, or past the lease", &c.reactions_refused),
         ("deposed", "Sessions lost to a higher epoch", &c.deposed),
         ("unknown_msgs", "Messages of a kind this version does not know", &c.unknown_msgs),
     ];
@@ -301,7 +305,11 @@ mod tests {
         assert_eq!(get("/readyz", &source).await.0, 200);
         assert_eq!(get("/status", &source).await.1["node"], "o-1");
         assert_eq!(get("/livez", &source).await.0, 200);
-        assert!(source.metrics().contains("\nholdfast_owner_conflicts_total 0\n"));
+        source.counters.as_ref().unwrap().writes_fenced.add(2);
+        let metrics = source.metrics();
+        for line in ["holdfast_owner_conflicts_total 0", "holdfast_owner_writes_fenced_total 2"] {
+            assert!(metrics.contains(&format!("\n{line}\n")), "{line} not in\n{metrics}");
+        }
         assert_eq!(get("/nothing", &source).await.0, 404);
     }
 

@@ -21,6 +21,7 @@ fn everything_is_there_at_zero_and_each_counts() {
     m.listener(4, (10, 2), [0, 1, 0, 2, 5, 0, 0, 3]);
     m.gateway_up(37);
     m.gateway_down(37);
+    m.resent_after_move(1_700_000_000_500_000, 1_700_000_000_000_000);
     m.held(2, 300);
     m.held(-1, -100);
     let text = m.encode();
@@ -37,6 +38,9 @@ fn everything_is_there_at_zero_and_each_counts() {
         "holdfast_refused_total{reason=\"proxy_malformed\"} 3",
         "holdfast_gateway_up_seconds_count 1",
         "holdfast_gateway_down_seconds_count 1",
+        "holdfast_resend_after_move_seconds_sum 0.5",
+        "holdfast_resend_after_move_seconds_count 1",
+        "holdfast_last_resend_timestamp_seconds 1700000000.5",
         "holdfast_held_ops 1",
         "holdfast_held_bytes 200",
     ] {

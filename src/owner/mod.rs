@@ -7,6 +7,7 @@
 //! ```
 
 mod config;
+mod early;
 pub mod kinds;
 mod link;
 mod run;

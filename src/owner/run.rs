@@ -88,6 +88,8 @@ pub async fn run_with(
     tasks.spawn(ok(work::probe(sessions.clone(), store)));
     tasks.spawn(ok(work::notices(notice_queue, sessions.clone(), config.directory.clone())));
     tasks.spawn(ok(wake(sessions.clone(), clock)));
+    let waiting = sessions.clone();
+    tasks.spawn(async move { ok(waiting.end_waits()).await });
     tasks.spawn(ok(follow_lease(lease.state(), watcher.clone(), sessions.clone(), config.clone(), addr.clone())));
     tracing::info!(node = config.node, %boot, addr, "owner up");
 

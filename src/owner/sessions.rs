@@ -19,7 +19,12 @@ use holdfast_core::{
 };
 use tokio::sync::mpsc;
 
-use super::{kinds, link::LinkTx, timers::Timers};
+use super::{
+    early::{self, Early},
+    kinds,
+    link::LinkTx,
+    timers::Timers,
+};
 use crate::{clock::Clock, placement::watch::Watcher};
 
 type Core = Authority<Box<dyn App + Send>>;
@@ -52,12 +57,20 @@ pub struct Counters {
     pub events_written: Count,
     /// Writes whose condition failed.
     pub conflicts: Count,
+    /// Of these, writes of an owner that a higher epoch had deposed: a zombie's.
+    pub writes_fenced: Count,
+    /// Writes answered, or given up.
+    pub answered: Count,
     /// Writes of unknown outcome.
     pub unknown: Count,
+    /// Joins that came before the directory's word, and waited for it.
+    pub early_joins: Count,
     /// Messages to gateways.
     pub sent: Count,
     /// Reactions to gateways.
     pub reactions_sent: Count,
+    /// Reactions of gateways that were not relayed: late, of another epoch, or past the lease.
+    pub reactions_refused: Count,
     /// Sessions lost to a higher epoch.
     pub deposed: Count,
     /// Messages of a kind this version does not know.
@@ -117,6 +130,7 @@ pub(super) struct Sessions {
     pub timers: Timers,
     pub watcher: OnceLock<Watcher>,
     pub lease: AtomicBool,
+    early: Early,
     config: RwLock<Arc<AuthorityConfig>>,
     slots: DashMap<SessionId, Arc<Slot>>,
     pub links: DashMap<LinkId, LinkTx>,
@@ -147,6 +161,7 @@ impl Sessions {
             timers: Timers::default(),
             watcher: OnceLock::new(),
             lease: AtomicBool::new(true),
+            early: Early::default(),
             config: RwLock::new(Arc::new(config)),
             slots: DashMap::new(),
             links: DashMap::new(),
@@ -189,8 +204,13 @@ impl Sessions {
         }
     }
 
-    /// The directory's word about a session.
+    /// The directory's word about a session, and then what gateways said of it before.
     pub fn route(&self, session: &SessionId, route: &Route) {
+        self.follow(session, route);
+        self.pass_early(session);
+    }
+
+    fn follow(&self, session: &SessionId, route: &Route) {
         let mine = route.boot == self.config().boot && route.boot != Boot(0) && !route.ended;
         let mut slot = self.slots.get(session).map(|s| s.clone());
         if mine && slot.as_ref().is_some_and(|s| s.read(|c| c.is_over() && c.epoch() < route.epoch)) {
@@ -238,16 +258,63 @@ impl Sessions {
             gateway_msg::M::Op(op) => SessionId::parse(&session_of_held(&op.held)?).ok()?,
             other => SessionId::parse(session_of(other)?).ok()?,
         };
+        if self.early.waits(&session) {
+            let msg = self.early.add(&session, link, msg, false);
+            return msg.map_or(Some(session.clone()), |msg| self.take(link, session, msg));
+        }
+        if let gateway_msg::M::Join(join) = &msg
+            && self.is_behind(&session, join.epoch)
+        {
+            let epoch = join.epoch;
+            self.counters.early_joins.add(1);
+            let msg = self.early.add(&session, link, msg, true);
+            // the watch may have been faster than this look at its cache
+            if !self.is_behind(&session, epoch) {
+                self.pass_early(&session);
+            }
+            return msg.map_or(Some(session.clone()), |msg| self.take(link, session, msg));
+        }
+        self.take(link, session, msg)
+    }
+
+    /// Whether a gateway knows a later epoch of the session than this owner, whose watch is well.
+    fn is_behind(&self, session: &SessionId, epoch: u64) -> bool {
+        if self.slots.get(session).is_some_and(|s| s.lock().core.epoch() >= epoch) {
+            return false;
+        }
+        self.watcher.get().is_some_and(|w| w.state().synced() && w.lookup(session).is_none_or(|r| r.epoch < epoch))
+    }
+
+    fn pass_early(&self, session: &SessionId) {
+        self.early.pass(session, |link, msg| {
+            if self.links.contains_key(&link.id) {
+                self.take(&link, session.clone(), msg);
+            }
+        });
+    }
+
+    /// Answers what has waited too long for the directory; never returns.
+    pub async fn end_waits(&self) {
+        loop {
+            tokio::time::sleep(early::LOOK_EVERY).await;
+            self.early.over().iter().for_each(|session| self.pass_early(session));
+        }
+    }
+
+    fn take(&self, link: &LinkTx, session: SessionId, msg: gateway_msg::M) -> Option<SessionId> {
         let mut slot = self.slots.get(&session).map(|s| s.clone());
         if let Some(epoch) = epoch_of(&msg) {
             let behind = slot.as_ref().is_none_or(|s| s.lock().core.epoch() < epoch);
             if behind && let Some(route) = self.watcher.get().and_then(|w| w.lookup(&session)) {
-                self.route(&session, &route);
+                self.follow(&session, &route);
                 slot = self.slots.get(&session).map(|s| s.clone());
             }
             if slot.is_none() {
                 link.send(self.not_owner(&session, epoch));
             }
+        }
+        if slot.is_none() && matches!(msg, gateway_msg::M::Reaction(_)) {
+            self.counters.reactions_refused.add(1);
         }
         let slot = slot?;
         let held = matches!(msg, gateway_msg::M::Op(_));
@@ -302,6 +369,7 @@ impl Sessions {
         let mut over = false;
         let mut inner = slot.lock();
         f(&mut inner.core, self.clock.now(), &mut out);
+        self.counters.reactions_refused.add(inner.core.take_reactions_refused());
         for effect in out {
             over |= self.perform(slot, &inner.core, effect);
         }
@@ -327,6 +395,7 @@ impl Sessions {
             Effect::Write(set) => self.job(Job::Write { slot: slot.clone(), set }, true),
             Effect::Deposed { by_epoch } => {
                 self.counters.deposed.add(1);
+                self.counters.writes_fenced.add(core.writes_fenced());
                 tracing::debug!(session = %slot.id, epoch = core.epoch(), by_epoch, "no longer ours");
                 return true;
             }

@@ -89,6 +89,7 @@ async fn request(job: Job, sessions: Arc<Sessions>, store: Store) {
             sessions.counters.writes.add(1);
             sessions.counters.events_written.add(set.entries.len() as u64);
             let written = store.write(&slot.id, *set).await;
+            sessions.counters.answered.add(1);
             match written {
                 Written::Conflict => sessions.counters.conflicts.add(1),
                 Written::Unknown => sessions.counters.unknown.add(1),

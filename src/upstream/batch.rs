@@ -34,8 +34,17 @@ const THROUGH_SLACK_US: u64 = 50_000;
 pub struct Queued {
     /// The message.
     pub msg: gateway_msg::M,
-    /// First sends of ops: when the op arrived, for the `gateway_up` histogram.
-    pub arrived: Option<Wall>,
+    /// For the histograms of what waited.
+    pub since: Option<Since>,
+}
+
+/// What an op waited for until its hand-over to the stream, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// First sends: its arrival.
+    Arrival(Wall),
+    /// Resends to another owner or epoch: the directory's word of it.
+    Move(Wall),
 }
 
 /// The request stream of one link.
@@ -44,7 +53,7 @@ pub struct Batches {
     queue: mpsc::Receiver<Queued>,
     link: Arc<Shared>,
     open: Vec<GatewayMsg>,
-    arrivals: Vec<Wall>,
+    waits: Vec<Since>,
     bytes: usize,
     since: Option<Mono>,
     yielded: bool,
@@ -58,7 +67,7 @@ impl Batches {
             queue,
             link,
             open: Vec::new(),
-            arrivals: Vec::new(),
+            waits: Vec::new(),
             bytes: 0,
             since: None,
             yielded: false,
@@ -71,7 +80,7 @@ impl Batches {
         if self.since.is_none() {
             self.since = Some(self.link.clock.now().mono);
         }
-        self.arrivals.extend(queued.arrived);
+        self.waits.extend(queued.since);
         let msg = GatewayMsg { m: Some(queued.msg) };
         self.bytes += msg.encoded_len();
         self.open.push(msg);
@@ -79,8 +88,11 @@ impl Batches {
 
     fn flush(&mut self) -> GatewayBatch {
         let now = self.link.clock.now();
-        for arrived in self.arrivals.drain(..) {
-            self.link.metrics.gateway_up(now.wall.0.saturating_sub(arrived.0));
+        for wait in self.waits.drain(..) {
+            match wait {
+                Since::Arrival(at) => self.link.metrics.gateway_up(now.wall.0.saturating_sub(at.0)),
+                Since::Move(at) => self.link.metrics.resent_after_move(now.wall.0, at.0),
+            }
         }
         // Ops still in the queue, or still to be replayed, are not on the stream: the watermark waits for them.
         if self.queue.is_empty() && self.link.is_replayed() {
@@ -136,7 +148,7 @@ mod tests {
     use crate::upstream::link::tests::shared;
 
     fn ping(n: u64) -> Queued {
-        Queued { msg: M::Ping(Ping { n, now_us: 0 }), arrived: None }
+        Queued { msg: M::Ping(Ping { n, now_us: 0 }), since: None }
     }
 
     #[tokio::test]
@@ -155,7 +167,7 @@ mod tests {
         assert_eq!(sizes, [64, 64, 2]);
         let big = M::Reaction(Reaction { payload: vec![0; 9000].into(), ..Default::default() });
         for _ in 0..4 {
-            tx.try_send(Queued { msg: big.clone(), arrived: None }).unwrap();
+            tx.try_send(Queued { msg: big.clone(), since: None }).unwrap();
         }
         assert_eq!(batches.next().await.unwrap().msgs.len(), 2);
         drop(tx);

@@ -26,7 +26,11 @@ use tokio::{
 };
 use tonic::Streaming;
 
-use super::{LinkEvents, batch::Queued, dial::LinkConfig};
+use super::{
+    LinkEvents,
+    batch::{Queued, Since},
+    dial::LinkConfig,
+};
 use crate::{clock::Clock, metrics::Metrics};
 
 /// Messages waiting for one link. An op's bytes are shared with the hold, so a place costs about 200 bytes: 3.2 MiB a
@@ -133,7 +137,12 @@ impl LinkTx {
 
     /// Queues a message, or tears the link down if there is no place for it. `arrived`: of an op sent for the first time.
     pub fn send(&self, msg: gateway_msg::M, arrived: Option<Wall>) {
-        if let Err(mpsc::error::TrySendError::Full(_)) = self.queue.try_send(Queued { msg, arrived })
+        self.send_since(msg, arrived.map(Since::Arrival));
+    }
+
+    /// As [`LinkTx::send`], saying since when the message waits.
+    pub fn send_since(&self, msg: gateway_msg::M, since: Option<Since>) {
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.queue.try_send(Queued { msg, since })
             && !self.shared.overflowed.swap(true, Ordering::AcqRel)
         {
             self.shared.overflow.notify_one();

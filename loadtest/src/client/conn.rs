@@ -1,6 +1,7 @@
 //! One client: dials, says hello, lives on a connection, and comes back by the rules when it breaks.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicI64, AtomicU64};
 
 use rand::SeedableRng as _;
@@ -42,6 +43,8 @@ pub struct Live {
     pub failed_dials: AtomicU64,
     /// Frames the server called wrong.
     pub errors: AtomicU64,
+    /// Sessions whose next op is due as soon as the phase is told again.
+    pub parked: OnceLock<HashSet<Arc<str>>>,
     /// Clients that were sent away for good.
     pub stopped: AtomicU64,
 }

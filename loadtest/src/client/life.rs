@@ -45,6 +45,8 @@ pub struct Life {
     /// What this client has added to the shared gauges: welcomed, attached, open.
     shown: (bool, i64, i64),
     until_us: u64,
+    /// The ops of [`Live::parked`] have been brought forward.
+    parked: bool,
     due: Due,
     stay: bool,
 }
@@ -61,6 +63,7 @@ impl Life {
             reaction: (u64::MAX, client.reaction_every_us, client.index),
             shown: (false, 0, 0),
             until_us: 0,
+            parked: false,
             due: Due::NEVER,
             stay: client.stay,
         }
@@ -112,6 +115,10 @@ impl Life {
 
     fn start(&mut self, phase: Phase) {
         let Phase::Run { start_us, until_us } = phase else { return };
+        if let Some(all) = self.live.parked.get().filter(|_| !std::mem::replace(&mut self.parked, true)) {
+            let named = self.seats.iter_mut().filter(|p| all.contains(&p.seat.session));
+            named.for_each(|p| p.seat.hasten(now_us()));
+        }
         if self.until_us == until_us {
             return;
         }

@@ -108,6 +108,12 @@ impl Seat {
         out.push(wire::attach(&self.session, self.n, (self.epoch, self.ver)));
     }
 
+    /// The next op is due now, the later ones as much earlier.
+    pub fn hasten(&mut self, now_us: u64) {
+        let next = self.made * self.schedule.every_us;
+        self.schedule.first_us = self.schedule.first_us.min(now_us.saturating_sub(next));
+    }
+
     pub fn handle_connection_lost(&mut self) {
         if self.link != Link::Dead {
             self.link = Link::Detached;

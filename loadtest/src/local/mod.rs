@@ -3,6 +3,7 @@
 //! Everything lives in one temporary directory (memory-backed where there is /dev/shm); processes and directory go when
 //! the cluster is dropped, which `main` makes happen on SIGINT and SIGTERM too.
 
+pub mod bare;
 pub mod config;
 pub mod http;
 pub mod metrics;

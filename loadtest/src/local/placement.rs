@@ -69,6 +69,8 @@ pub struct Move {
     pub epoch: u64,
     pub owner: String,
     pub at_us: u64,
+    /// When placement decided it, by its own clock.
+    pub decided_us: u64,
 }
 
 #[derive(Default)]
@@ -124,8 +126,8 @@ impl Directory {
         let mut seen = self.lock();
         let old = seen.now.get(&session);
         if old.is_none_or(|o| o.epoch != placement.epoch || o.owner != placement.owner) {
-            let (epoch, owner) = (placement.epoch, placement.owner.clone());
-            seen.moves.push(Move { session: session.clone(), epoch, owner, at_us: now_us() });
+            let (epoch, owner, decided_us) = (placement.epoch, placement.owner.clone(), placement.moved_at_ms * 1_000);
+            seen.moves.push(Move { session: session.clone(), epoch, owner, at_us: now_us(), decided_us });
         }
         seen.now.insert(session, placement);
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::held::{self, Held};
 use super::{Shape, load::Load};
 use crate::args::{Run, Switch};
 use crate::client::traffic::Kind;
@@ -21,6 +22,8 @@ pub struct Fault {
     pub sessions: Vec<Arc<str>>,
     /// The survivors have no room for all: a node was added after [`PARKED`].
     pub capped: bool,
+    /// With `--held`.
+    pub held: Option<Held>,
 }
 
 /// Sessions nobody has room for stay parked this long, until another node comes.
@@ -29,11 +32,17 @@ const PARKED: Duration = Duration::from_secs(4);
 /// and then nothing is resent. At 67 ops a second for its 167 sessions some 20 are forwarded and unanswered.
 const IN_FLIGHT: Duration = Duration::from_millis(300);
 
-pub async fn fault(load: &Load, cluster: &mut Cluster) -> anyhow::Result<Fault> {
+pub async fn fault(run: &Run, load: &Load, cluster: &mut Cluster) -> anyhow::Result<Fault> {
     let (index, sessions) = load.victim()?;
     load.fault_time().await;
     cluster.owners[index].proc.stop()?;
-    tokio::time::sleep(IN_FLIGHT).await;
+    let held = match run.held {
+        Some(wanted) => Some(held::park(load, cluster, (&sessions, wanted)).await?),
+        None => {
+            tokio::time::sleep(IN_FLIGHT).await;
+            None
+        }
+    };
     let at_us = now_us();
     cluster.owners[index].proc.kill_now()?;
     println!("owner-{index} killed");
@@ -45,7 +54,7 @@ pub async fn fault(load: &Load, cluster: &mut Cluster) -> anyhow::Result<Fault> 
         println!("{} sessions parked; one more owner", load.directory.owners().get("").map_or(0, Vec::len));
         cluster.add_owner()?;
     }
-    Ok(Fault { node: format!("owner-{index}"), at_us, sessions, capped })
+    Ok(Fault { node: format!("owner-{index}"), at_us, sessions, capped, held })
 }
 
 /// When each orphan moved, µs, and to which epoch.
@@ -61,6 +70,11 @@ pub fn moves(load: &Load, fault: &Fault) -> (Moved, HashMap<String, usize>) {
         }
     }
     (moved, shares)
+}
+
+/// When placement decided the first of the moves, µs.
+pub fn decided(load: &Load, fault: &Fault) -> Option<u64> {
+    load.directory.moves_since(fault.at_us).into_iter().filter(|m| !m.owner.is_empty()).map(|m| m.decided_us).min()
 }
 
 /// What the issue promises of resuming, ms: (quantile, limit), and of the part after the directory's commit.
@@ -109,6 +123,9 @@ pub fn judge(run: &Run, shape: &Shape, load: &Load, ops: &[stats::Op], record: &
     let resent = report.fields["ops"]["resent"].as_f64().unwrap_or(0.0);
     report.at_least("resent", resent, 1.0);
     rehoming(load, fault, (&moved, record), report);
+    if let Some(held) = &fault.held {
+        held::judge((load, ops), (fault, held), (&moved, record), report);
+    }
 }
 
 /// Spread of the directory's commits, and claims in the record against the end of the lease.

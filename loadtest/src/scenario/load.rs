@@ -114,6 +114,13 @@ impl Load {
         self.phase.send_replace(Phase::Run { start_us: self.start_us, until_us: self.until_us });
     }
 
+    /// Sends the next op of these sessions at once, whose turn it may be.
+    pub fn park(&self, sessions: &[Arc<str>]) {
+        let _first = self.live.parked.set(sessions.iter().cloned().collect());
+        // the same once more: the clients look
+        self.phase.send_replace(Phase::Run { start_us: self.start_us, until_us: self.until_us });
+    }
+
     /// Waits for the moment of the fault.
     pub async fn fault_time(&self) {
         tokio::time::sleep_until(instant(self.start_us + FAULT_AFTER_US)).await;

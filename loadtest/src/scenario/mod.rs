@@ -3,6 +3,7 @@
 mod crash;
 mod etcd_outage;
 mod gateway_crash;
+mod held;
 mod idle;
 mod load;
 mod restore;
@@ -73,6 +74,8 @@ pub async fn run(what: What) -> anyhow::Result<bool> {
         name != "gateway-crash" || run.gateways_or(1) > 1,
         "one gateway of several is killed: --gateways 3"
     );
+    anyhow::ensure!(run.held.is_none() || name == "crash", "--held is for crash");
+    let run = held::usual(run);
     let shape = shape(name, &run);
     let started = Instant::now();
     let mut report = Report::default();
@@ -145,8 +148,8 @@ async fn measure(run: &Run, shape: &Shape, cluster: &mut Cluster, report: &mut R
     let mut load = Load::prepare(run, shape, cluster).await?;
     let cpu_before = cluster.cpu_s();
     load.start(shape.duration_s);
-    let fault = match shape.name {
-        "crash" => Fault::Crash(crash::fault(&load, cluster).await?),
+    let mut fault = match shape.name {
+        "crash" => Fault::Crash(crash::fault(run, &load, cluster).await?),
         "zombie" => Fault::Zombie(zombie::fault(&load, cluster).await?),
         "etcd-outage" => Fault::Directory(etcd_outage::fault(&load, cluster, report).await?),
         "store-sick" => Fault::Store(store_sick::fault(&load, cluster).await?),
@@ -157,6 +160,9 @@ async fn measure(run: &Run, shape: &Shape, cluster: &mut Cluster, report: &mut R
     let lines = load.finish().await?;
     report.at_most("clients sent away for good", load.live.stopped.load(Relaxed) as f64, 0.0);
     let cpu = cluster.cpu_s();
+    if let Fault::Crash(crash::Fault { held: Some(held), .. }) = &mut fault {
+        held.read(cluster).await;
+    }
     let raws = dump::read_store(&cluster.store_url).await?;
     if let Some(path) = &run.report {
         journal::write(&mut file(&path.with_extension("journal.jsonl"))?, &lines)?;

@@ -59,7 +59,7 @@ pub async fn fault(load: &Load, cluster: &mut Cluster) -> anyhow::Result<Fault> 
         .filter_map(|l| l.rsplit_once(' ').and_then(|(n, v)| Some((n.to_owned(), v.parse().ok()?))))
         .collect();
     Ok(Fault {
-        victim: Victim { node: format!("owner-{index}"), at_us, sessions, capped: false },
+        victim: Victim { node: format!("owner-{index}"), at_us, sessions, capped: false, held: None },
         cont_us,
         store_rev,
         back,

@@ -13,7 +13,10 @@ use super::{
     Held, Sessions,
     entry::{Entry, State},
 };
-use crate::{transport::outgoing::Outgoing, upstream::link::LinkTx};
+use crate::{
+    transport::outgoing::Outgoing,
+    upstream::{batch::Since, link::LinkTx},
+};
 
 /// Rounds of answers to a session's own actions: a wanted link that is there already is one round.
 const ROUNDS_MAX: usize = 4;
@@ -37,9 +40,9 @@ impl Sessions {
             while let Some(action) = actions.next() {
                 match action {
                     Action::Send { link, msg } => {
-                        let arrived = arrival(&msg, actions.peek(), now);
+                        let since = since(&msg, actions.peek(), now);
                         if let Some(link) = links.get(&link) {
-                            link.send(msg, arrived);
+                            link.send_since(msg, since);
                         }
                     }
                     Action::Connect { boot, node, addr } => ready.extend(self.pool.connect(boot, &node, &addr)),
@@ -103,12 +106,12 @@ fn outgoing(frame: F, stamp: bool, read_at: Option<Mono>) -> Outgoing {
     Outgoing::relayed(frame, stamp, read_at.filter(|_| timed))
 }
 
-/// When an op that is forwarded for the first time came in: the session says how long ago, right after sending it.
-fn arrival(msg: &gateway_msg::M, next: Option<&Action>, now: Now) -> Option<Wall> {
-    match (msg, next) {
-        (gateway_msg::M::Op(_), Some(Action::Observe(Observation::Forwarded { queued_us }))) => {
-            Some(Wall(now.wall.0.saturating_sub(*queued_us)))
-        }
+/// Since when an op waits for the link: the session says so right after sending it.
+fn since(msg: &gateway_msg::M, next: Option<&Action>, now: Now) -> Option<Since> {
+    let (gateway_msg::M::Op(_), Some(Action::Observe(observation))) = (msg, next) else { return None };
+    match observation {
+        Observation::Forwarded { queued_us } => Some(Since::Arrival(Wall(now.wall.0.saturating_sub(*queued_us)))),
+        Observation::Resent { moved_at } => moved_at.map(Since::Move),
         _ => None,
     }
 }

@@ -211,7 +211,7 @@ async fn an_op_goes_up_and_its_ack_comes_down() {
     assert_eq!(w.sessions.held_ops(), 1);
     assert_eq!(w.sessions.held(10)[0].seq, 1);
     let queued = rx.try_recv().unwrap();
-    assert!(matches!(queued.msg, M::Op(_)) && queued.arrived.is_some(), "{queued:?}");
+    assert!(matches!(queued.msg, M::Op(_)) && queued.since.is_some(), "{queued:?}");
     let op = Some(OpId { lane: lane(1).as_bytes().to_vec().into(), seq: 1 });
     let event = owner_msg::Event {
         session: "g1".into(),

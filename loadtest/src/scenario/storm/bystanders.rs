@@ -20,6 +20,7 @@ pub async fn attach(storm: &Storm, cluster: &Cluster, duration_s: u64) -> anyhow
         gateways: Some(storm.gateways),
         owners: None,
         victim_sessions: None,
+        held: None,
         sessions: None,
         sessions_per_conn: Some(SESSIONS_PER_CONN),
         admit_per_s: None,

@@ -84,6 +84,9 @@ pub struct Authority<A: App> {
     pub(super) reactions: Reactions,
     pub(super) armed: Option<Deadline>,
     pub(super) app_not_before: Mono,
+    /// Writes whose condition failed since the record was last read.
+    conflicts: u64,
+    pub(super) reactions_refused: u64,
     last: Now,
     fault: Option<String>,
 }
@@ -122,6 +125,8 @@ impl<A: App> Authority<A> {
             reactions: Reactions::default(),
             armed: None,
             app_not_before: Mono(0),
+            conflicts: 0,
+            reactions_refused: 0,
             last: Now::default(),
             fault: None,
         }
@@ -162,6 +167,16 @@ impl<A: App> Authority<A> {
     /// Whether ops are being refused because of the store.
     pub fn is_down(&self) -> bool {
         self.down
+    }
+
+    /// With `Deposed`: writes of this authority that failed because a higher epoch owns the record.
+    pub fn writes_fenced(&self) -> u64 {
+        self.conflicts
+    }
+
+    /// Reactions that were not relayed since the last call: late, of another epoch, or not ours to relay.
+    pub fn take_reactions_refused(&mut self) -> u64 {
+        std::mem::take(&mut self.reactions_refused)
     }
 
     /// Why the record that was read last cannot be served, for the log.
@@ -207,7 +222,7 @@ impl<A: App> Authority<A> {
         if self.fault.is_some() {
             return self.lose_store(now, out);
         }
-        self.retries = 0;
+        (self.retries, self.conflicts) = (0, 0);
         let fence = self.uncertain.take().is_some_and(|expected| expected == rev);
         if mutant::on(Mutant::NoClaim) {
             self.activate(now, out);
@@ -286,6 +301,7 @@ impl<A: App> Authority<A> {
                 }
             }
             Written::Conflict => {
+                self.conflicts += 1;
                 self.requeue(batch, false);
                 self.reload(now, out);
             }

@@ -261,6 +261,7 @@ impl<A: App> Authority<A> {
         let late = r.age_us / 1000 >= self.app.reaction_ttl_ms();
         let serves = self.claimed && self.lease && !self.draining && self.phase != Phase::Over && self.app.reactions();
         let Some(from) = self.links.get(&link).filter(|l| l.joined && serves && !late && r.epoch == self.epoch) else {
+            self.reactions_refused += 1;
             return;
         };
         let actor = from.atts.get(&r.att).map_or("", |a| a.participant.as_str()).to_owned();

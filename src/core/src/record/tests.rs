@@ -297,6 +297,7 @@ fn a_higher_epoch_in_the_record_deposes() {
     let out = bed.load();
     assert_eq!(brief(&out[..1]), ["not owner 1 hint 0"]);
     assert_eq!(out[1..], [Effect::Deposed { by_epoch: 2 }]);
+    assert_eq!(bed.a.writes_fenced(), 1);
     assert_eq!(brief(&bed.say(op(3, b"c"))), ["not owner 1 hint 0"]);
 
     let mut late = new(1);
@@ -341,6 +342,7 @@ fn past_its_lease_it_answers_no_read_and_relays_no_reaction() {
     assert_eq!(bed.say(reaction()).len(), 1);
     bed.run(|a, now, out| a.handle_lease(now, false, out));
     assert_eq!(bed.say(reaction()), []);
+    assert_eq!(bed.a.take_reactions_refused(), 1);
     assert_eq!(brief(&bed.say(join(1, (0, 0)))), ["not owner 1 hint 0"]);
     assert_eq!(bed.commit(op(1, b"a")), ["event 1/1 a 1"]);
     assert_eq!(bed.a.health(), Store::Ok);

@@ -11,7 +11,7 @@ use crate::{
         server_frame::status::State,
     },
     session::{Action, Limits, Observation, Route, Session, Store, attachment::Phase},
-    time::{Mono, Now},
+    time::{Mono, Now, Wall},
 };
 
 /// First wait before a refused join is tried again, and the longest (design 8.3: 50 ms..1 s jittered).
@@ -38,6 +38,8 @@ pub(super) struct Binding {
     pub retry_at: Option<Mono>,
     pub retries: u32,
     pub redirects: u32,
+    /// When the move to this binding was heard of, until the owner has answered the join; `None` = the first binding.
+    pub moved_at: Option<Wall>,
 }
 
 impl Session {
@@ -119,6 +121,7 @@ impl Session {
     /// Binds to another (boot, epoch); the old owner, if it still listens, need not send any more.
     pub(super) fn rebind(&mut self, now: Now, route: &Route, out: &mut Vec<Action>) {
         let old = self.binding.take();
+        let moved_at = (old.is_some() || self.lost_at.is_some()).then_some(now.wall);
         let redirects = if route.revision == 0 { old.as_ref().map_or(0, |b| b.redirects) } else { 0 };
         if old.is_some() {
             self.lose(now);
@@ -147,6 +150,7 @@ impl Session {
             retry_at: None,
             retries: 0,
             redirects,
+            moved_at,
         });
         if same.is_some() {
             self.replay(now, out);
@@ -213,7 +217,7 @@ impl Session {
         };
         out.push(Action::Send { link, msg: gateway_msg::M::Op(envelope) });
         out.push(Action::Observe(if resend {
-            Observation::Resent
+            Observation::Resent { moved_at: b.moved_at }
         } else {
             Observation::Forwarded { queued_us: now.wall.0.saturating_sub(h.arrived_at.0) }
         }));

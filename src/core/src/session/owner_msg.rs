@@ -109,6 +109,7 @@ impl Session {
             return;
         }
         b.joined = true;
+        b.moved_at = None;
         b.head = msg.head.unwrap_or_default().ver;
         // an earlier authority on this link may have said otherwise; this one does so right after `Joined`
         self.store = Store::Ok;

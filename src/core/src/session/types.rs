@@ -176,8 +176,8 @@ pub enum Action {
 /// Things worth counting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observation {
-    /// A held op left for an owner again.
-    Resent,
+    /// A held op left for an owner again. `moved_at`: when a new binding was heard of, if that is why.
+    Resent { moved_at: Option<Wall> },
     /// An op was forwarded for the first time; arrival to here, µs.
     Forwarded { queued_us: u64 },
     /// A frame of an older epoch (or a link that is not ours) was dropped: a zombie speaks.

@@ -172,7 +172,7 @@ impl World {
 
     fn observe(&mut self, observation: &Observation) {
         let seen = match observation {
-            Observation::Resent => Seen::Resent,
+            Observation::Resent { .. } => Seen::Resent,
             Observation::StaleDropped { .. } => Seen::ZombieSpoke,
             Observation::Rebound { .. } => Seen::Rebound,
             Observation::NotOwner => Seen::NotOwner,
