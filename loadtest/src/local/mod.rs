@@ -5,6 +5,7 @@
 
 pub mod bare;
 pub mod config;
+pub mod hop;
 pub mod http;
 pub mod metrics;
 pub mod placement;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use self::config::{Shared, Signer};
+use self::hop::Hop;
 use self::proc::Proc;
 use crate::client::traffic::Kind;
 
@@ -45,6 +47,8 @@ pub struct Spec {
     pub tls: bool,
     /// Admissions a second of each gateway; `None`: the gateway's default.
     pub admit_per_s: Option<u64>,
+    /// Whether the first owner's way to the directory can be cut.
+    pub hop: bool,
 }
 
 pub struct Cluster {
@@ -59,6 +63,8 @@ pub struct Cluster {
     pub signer: Signer,
     pub tls: Option<tokio_rustls::TlsConnector>,
     pub spec: Spec,
+    /// The first owner's way to the directory, if the spec says so.
+    pub hop: Option<Hop>,
     placement_port: u16,
     program: PathBuf,
     dir: tempfile::TempDir,
@@ -77,6 +83,7 @@ impl Cluster {
         for url in [&directory_url, &store_url] {
             wait_for(|| http::is_ok(url.trim_start_matches("http://"), "/health")).await.context("etcd")?;
         }
+        let hop = if spec.hop { Some(Hop::start(&directory_url).await?) } else { None };
         let signer = Signer::create(dir.path())?;
         let tls = if spec.tls { Some(config::certificate(dir.path())?) } else { None };
         let ports = ports();
@@ -92,6 +99,7 @@ impl Cluster {
             store_url,
             signer,
             tls,
+            hop,
             placement_port: ports.main,
             program,
             dir,
@@ -110,7 +118,11 @@ impl Cluster {
     /// One more owner; it joins when it is ready.
     pub fn add_owner(&mut self) -> anyhow::Result<()> {
         let (node, ports) = (format!("owner-{}", self.owners.len()), ports());
-        let path = self.shared().owner(&node, ports)?;
+        let mut shared = self.shared();
+        if let Some(hop) = self.hop.as_ref().filter(|_| self.owners.is_empty()) {
+            shared.directory = &hop.url;
+        }
+        let path = shared.owner(&node, ports)?;
         let proc = holdfast(&self.program, "owner", &node, &path, self.dir.path())?;
         self.owners.push(Node { proc, ports });
         Ok(())

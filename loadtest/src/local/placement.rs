@@ -181,6 +181,12 @@ async fn list(client: &mut Client) -> anyhow::Result<(Vec<(Arc<str>, Placement)>
     }
 }
 
+/// Whether a node is registered.
+pub async fn is_registered(url: &str, node: &str) -> bool {
+    let asking = async { Client::connect([url], None).await?.get(format!("{NODES}{node}"), None).await };
+    asking.await.is_ok_and(|reply| reply.count() > 0)
+}
+
 /// The revision of an etcd now.
 pub async fn revision(url: &str) -> anyhow::Result<i64> {
     let mut client = Client::connect([url], None).await?;

@@ -155,9 +155,16 @@ impl Load {
 
     /// The owner with most sessions, as index and sessions.
     pub fn victim(&self) -> anyhow::Result<(usize, Vec<Arc<str>>)> {
+        self.victim_among(|_| true)
+    }
+
+    /// As [`Load::victim`], of the owners that `may`.
+    pub fn victim_among(&self, may: impl Fn(&str) -> bool) -> anyhow::Result<(usize, Vec<Arc<str>>)> {
         let owners = self.directory.owners();
-        let most =
-            owners.into_iter().filter(|(node, _)| !node.is_empty()).max_by_key(|(node, s)| (s.len(), node.clone()));
+        let most = owners
+            .into_iter()
+            .filter(|(node, _)| !node.is_empty() && may(node))
+            .max_by_key(|(node, s)| (s.len(), node.clone()));
         let (node, sessions) = most.context("no owner has a session")?;
         let index = node.strip_prefix("owner-").and_then(|n| n.parse().ok()).context("an owner of another name")?;
         println!("victim {node} with {} of {} sessions", sessions.len(), self.directory.len());

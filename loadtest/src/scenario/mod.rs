@@ -91,6 +91,7 @@ pub async fn run(what: What) -> anyhow::Result<bool> {
         fast_path: run.fast_path == Switch::On,
         tls: run.transport == Transport::Wss,
         admit_per_s: run.admit_per_s,
+        hop: name == "zombie",
     })
     .await?;
     let done = measure(&run, &shape, &mut cluster, &mut report).await;

@@ -1,8 +1,10 @@
-//! `zombie`: an owner stopped past its lease, in the middle of a write, then continued with ops and reactions in its socket.
+//! `zombie`: an owner cut off from the directory and stopped past its lease, in the middle of a write, then continued with ops
+//! and reactions in its socket.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use serde_json::json;
 
 use super::crash::Fault as Victim;
@@ -10,15 +12,21 @@ use super::load::Load;
 use crate::clock::now_us;
 use crate::dump::Record;
 use crate::journal::{Line, What};
-use crate::local::{Cluster, http, placement};
+use crate::local::metrics::total;
+use crate::local::{Cluster, http, placement, wait_for};
 use crate::report::Report;
 
 /// The store stands still this long before the owner is stopped: whatever the owner writes then has no answer yet.
 const MID_WRITE: Duration = Duration::from_millis(120);
 /// Past the lease by this much.
 const PAST_LEASE_MS: u64 = 4_000;
+/// How long it lives as a zombie before the cut is healed.
+const ZOMBIE: Duration = Duration::from_secs(3);
 /// Gateways give a silent link up after 3 s: until then they send to it.
 const LINK_DEAD_US: u64 = 3_000_000;
+
+/// What the owner itself counts: name, and its value when it was stopped and at the end of its life as a zombie.
+type Counters = Vec<(&'static str, f64, f64)>;
 
 pub struct Fault {
     victim: Victim,
@@ -26,45 +34,57 @@ pub struct Fault {
     /// The store's revision just before the owner went on.
     store_rev: i64,
     back: bool,
-    /// Growth of the owner's own counters after it went on, by name.
-    counters: Vec<(String, f64)>,
+    counters: Counters,
+    /// Writes it had in flight when it was stopped.
+    mid_write: f64,
 }
 
+const WRITES: &str = "holdfast_owner_writes_total";
+const ANSWERED: &str = "holdfast_owner_writes_answered_total";
+const FENCED: &str = "holdfast_owner_writes_fenced_total";
+const RELAYED: &str = "holdfast_owner_reactions_sent_total";
+const REFUSED: &str = "holdfast_owner_reactions_refused_total";
+const NAMES: [&str; 6] = [WRITES, ANSWERED, FENCED, RELAYED, REFUSED, "holdfast_owner_deposed_total"];
+
+/// The owner stays cut off from the directory, where it would hear that it was deposed: so nothing but the record's epoch
+/// stands in its way. It serves the ops and reactions that lie in its socket as any owner in a network cut would.
 pub async fn fault(load: &Load, cluster: &mut Cluster) -> anyhow::Result<Fault> {
-    let (index, sessions) = load.victim()?;
+    let (index, sessions) = load.victim_among(|node| node == "owner-0")?;
+    let admin = cluster.owners[index].admin();
+    let hop = cluster.hop.as_ref().context("the zombie's way to the directory")?;
     load.fault_time().await;
     cluster.store.stop()?;
     tokio::time::sleep(MID_WRITE).await;
+    let before = http::get(&admin, "/metrics").await?.1;
+    hop.cut();
     let at_us = now_us();
     cluster.owners[index].proc.stop()?;
     cluster.store.cont()?;
-    println!("owner-{index} stopped, the store's answers unread");
+    let at = |text: &str, name: &str| total(text, name).unwrap_or(0.0);
+    let mid_write = at(&before, WRITES) - at(&before, ANSWERED);
+    println!("owner-{index} cut off and stopped with {mid_write} writes in flight");
     let lease_ms = cluster.spec.kinds.iter().map(|k| k.lease_ms()).min().unwrap_or(3_000);
     tokio::time::sleep(Duration::from_millis(lease_ms + PAST_LEASE_MS)).await;
     let store_rev = placement::revision(&cluster.store_url).await?;
     let cont_us = now_us();
     cluster.owners[index].proc.cont()?;
     println!("owner-{index} continued");
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let admin = cluster.owners[index].admin();
-    let back = http::is_ok(&admin, "/readyz").await;
+    tokio::time::sleep(ZOMBIE).await;
+    let after = http::get(&admin, "/metrics").await?.1;
+    hop.heal();
+    let name = format!("owner-{index}");
+    let back = wait_for(|| placement::is_registered(&cluster.directory_url, &name)).await.is_ok();
     cluster.owners[index].proc.check()?;
-    let text = http::get(&admin, "/metrics").await.map(|(_, text)| text).unwrap_or_default();
-    let counters = text
-        .lines()
-        .filter(|l| {
-            !l.starts_with('#')
-                && (l.contains("fence") || l.contains("conflict") || l.contains("reaction") || l.contains("depos"))
-        })
-        .filter_map(|l| l.rsplit_once(' ').and_then(|(n, v)| Some((n.to_owned(), v.parse().ok()?))))
-        .collect();
-    Ok(Fault {
-        victim: Victim { node: format!("owner-{index}"), at_us, sessions, capped: false, held: None },
-        cont_us,
-        store_rev,
-        back,
-        counters,
-    })
+    let counters = NAMES.map(|name| (name, at(&before, name), at(&after, name))).to_vec();
+    let victim = Victim { node: format!("owner-{index}"), at_us, sessions, capped: false, held: None };
+    Ok(Fault { victim, cont_us, store_rev, back, counters, mid_write })
+}
+
+impl Fault {
+    /// How much the owner's own counter grew.
+    fn grew(&self, name: &str) -> f64 {
+        self.counters.iter().find(|c| c.0 == name).map_or(0.0, |(_, before, after)| after - before)
+    }
 }
 
 pub fn judge(load: &Load, lines: &[Line], record: &Record, fault: &Fault, report: &mut Report) {
@@ -75,7 +95,8 @@ pub fn judge(load: &Load, lines: &[Line], record: &Record, fault: &Fault, report
         let span = fault.victim.at_us.saturating_sub(MID_WRITE.as_micros() as u64)..fault.victim.at_us + LINK_DEAD_US;
         lines.iter().filter(|l| l.what == what && orphans.contains(&l.session) && span.contains(&l.t_us)).count()
     };
-    let (attempts, reactions) = (waiting(What::Sent), waiting(What::ReactionSent));
+    let (ops, reactions) = (waiting(What::Sent), waiting(What::ReactionSent));
+    let (fenced, attempted) = (fault.grew(FENCED), fault.grew(RELAYED) + fault.grew(REFUSED));
     let mut landed = 0;
     for session in &orphans {
         let entries = record.get(&**session).map_or(&[][..], |r| &r.entries);
@@ -89,13 +110,20 @@ pub fn judge(load: &Load, lines: &[Line], record: &Record, fault: &Fault, report
             && l.epoch < new_epoch(&l.session)
     };
     let delivered = lines.iter().filter(old).count();
+    let grew: serde_json::Map<_, _> = fault
+        .counters
+        .iter()
+        .map(|(name, a, b)| (name.trim_start_matches("holdfast_owner_").into(), json!(b - a)))
+        .collect();
     report.set(
         "zombie",
-        json!({"write_attempts": attempts, "writes_landed": landed, "reactions_sent": reactions, "reactions_delivered": delivered,
-            "moved": moved.len(), "rejoined": fault.back, "owner_counters": fault.counters}),
+        json!({"write_attempts": fenced, "writes_landed": landed, "reactions_sent": attempted,
+            "reactions_delivered": delivered, "mid_write": fault.mid_write, "ops_in_socket": ops,
+            "reactions_in_socket": reactions, "moved": moved.len(), "rejoined": fault.back, "owner_counters": grew}),
     );
-    report.at_least("ops in the zombie's socket", attempts as f64, 20.0);
-    report.at_least("reactions in the zombie's socket", reactions as f64, 100.0);
+    report.at_least("zombie.write_attempts, by its own count", fenced, 20.0);
+    report.at_least("zombie.reactions_sent, by its own count", attempted, 100.0);
+    report.at_least("writes in flight at its SIGSTOP", fault.mid_write, 1.0);
     report.at_most("zombie.writes_landed", landed as f64, 0.0);
     report.at_most("zombie.reactions_delivered", delivered as f64, 0.0);
     report.at_least("sessions moved", moved.len() as f64, orphans.len() as f64);
