@@ -13,8 +13,8 @@ mod proxy;
 mod value;
 
 pub use admission::{Admission, LimitError, LiveLimits};
-pub use gateway::{Auth, Directory, Drain, Gateway, Held, Limits, PlacementLink, Tls};
+pub use gateway::{Auth, Directory, Drain, Gateway, Held, Limits, LinkTls, PlacementLink, Tls};
 pub use load::{ConfigError, effective, load, load_from};
-pub use owner::{Owner, Placement, Store, StoreKind};
+pub use owner::{Owner, Placement, PlacementList, Store, StoreKind};
 pub use proxy::{Protocol, Proxy};
 pub use value::{Size, Span};

@@ -70,7 +70,7 @@ pub(super) fn placement(file: Option<&Path>) -> anyhow::Result<()> {
             Registered { role: "placement", node: &config.node, etcd: &etcd, key: keys::LEADER.into(), counters: None };
         let watching = registered.watch(&directory, admin);
         tokio::select! {
-            ended = placement::run(config.run_config(), directory.clone(), shutdown.wait()) => ended,
+            ended = placement::run(config.run_config()?, directory.clone(), shutdown.wait()) => ended,
             () = watching => Ok(()),
         }
     })

@@ -1,6 +1,6 @@
 //! `holdfast sessions`: over the placement service's API.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use holdfast_core::{
@@ -8,14 +8,14 @@ use holdfast_core::{
     proto::{CreateSessionRequest, LocateRequest, Placement, PlacementReply, placement::State},
 };
 use prost::Message as _;
-use tonic::transport::{Channel, Endpoint};
 
 use crate::{
+    config::LinkTls,
     placement::{
         keys::{self, DirKey},
         kv::{Kv, etcd::Options},
     },
-    upstream::rpc::placement_service_client::PlacementServiceClient,
+    upstream::{rpc::placement_service_client::PlacementServiceClient, security::Secured},
 };
 
 /// One transaction in etcd and one hop.
@@ -61,6 +61,12 @@ pub(super) struct PlacementArg {
     /// Address of the placement service (its leader).
     #[arg(long, default_value = "127.0.0.1:7100", value_name = "HOST:PORT")]
     placement: String,
+    /// File with the token it wants to be shown (its link_token_file).
+    #[arg(long, value_name = "FILE")]
+    link_token_file: Option<PathBuf>,
+    /// Mutual TLS: PEM files of the authority, a certificate and its key (its [link_tls]).
+    #[arg(long, value_names = ["CA", "CERT", "KEY"], num_args = 3)]
+    link_tls: Vec<PathBuf>,
 }
 
 pub(super) async fn main(command: SessionsCommand) -> anyhow::Result<()> {
@@ -109,11 +115,17 @@ fn state(placement: &Placement) -> &'static str {
     }
 }
 
-pub(super) async fn client(at: &PlacementArg) -> anyhow::Result<PlacementServiceClient<Channel>> {
+pub(super) async fn client(at: &PlacementArg) -> anyhow::Result<PlacementServiceClient<Secured>> {
     let host = at.placement.trim_start_matches("http://");
-    let endpoint = Endpoint::from_shared(format!("http://{host}"))?.timeout(ANSWER_MAX).connect_timeout(ANSWER_MAX);
+    let token = at.link_token_file.as_ref().map(|f| f.to_string_lossy()).unwrap_or_default();
+    let tls = match &at.link_tls[..] {
+        [ca, cert, key] => LinkTls::of(ca, cert, key),
+        _ => LinkTls::default(),
+    };
+    let security = tls.security(&token)?;
+    let endpoint = security.endpoint(host)?.timeout(ANSWER_MAX).connect_timeout(ANSWER_MAX);
     let channel = endpoint.connect().await.with_context(|| format!("placement at {host} cannot be reached"))?;
-    Ok(PlacementServiceClient::new(channel))
+    Ok(PlacementServiceClient::with_interceptor(channel, security))
 }
 
 pub(super) fn said(status: tonic::Status) -> anyhow::Error {

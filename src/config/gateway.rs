@@ -1,16 +1,18 @@
 //! `gateway.toml`. Each field is documented, with unit, default, reason and cost, in `config/gateway.toml`.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Admission, ConfigError, LiveLimits, Proxy, Size, Span};
 use crate::{
     gateway::{
-        auth::AUDIENCE,
         jwks::Jwks,
         limits::{self, ListenerConfig},
         run::{DrainConfig, GatewayConfig, HeldBudget},
     },
     transport::tls,
+    upstream::security::Security,
 };
 
 macro_rules! section {
@@ -49,6 +51,8 @@ section! {
         backlog: u32 = 1_280,
         /// File with the shared secret of the owner links; empty = none.
         link_token_file: String = String::new(),
+        /// Mutual TLS with owners and placement.
+        link_tls: LinkTls = LinkTls::default(),
         /// Certificate of `listen`.
         tls: Tls = Tls::default(),
         /// The balancers in front of it.
@@ -76,6 +80,18 @@ section! {
         /// Certificate chain, PEM; empty = no TLS.
         cert: String = String::new(),
         /// Private key, PEM.
+        key: String = String::new(),
+    }
+}
+
+section! {
+    /// Section `[link_tls]`: mutual TLS between the processes of the fleet.
+    LinkTls {
+        /// Certificates of the authority that signs everybody's, PEM; empty = no TLS.
+        ca: String = String::new(),
+        /// This process's certificate chain, PEM.
+        cert: String = String::new(),
+        /// Its private key, PEM.
         key: String = String::new(),
     }
 }
@@ -211,7 +227,7 @@ impl Gateway {
             advertise: or(&self.advertise, &self.listen),
             admission: self.live_limits().settings()?,
             keys_file: Some(self.admission.keys_file.as_str()).filter(|f| !f.is_empty()).map(Into::into),
-            link_token: secret("link_token_file", &self.link_token_file)?.map(Into::into),
+            link: self.link_tls.security(&self.link_token_file)?,
             fast_path: self.placement.fast_path,
             placement: self.placement.addrs(),
             held,
@@ -227,13 +243,13 @@ impl Gateway {
     /// An address is none, a file cannot be used, or a value cannot be right: named by its key.
     pub fn listeners(&self) -> Result<Vec<ListenerConfig>, ConfigError> {
         let bad = |key: &str, e: &dyn std::fmt::Display| ConfigError(format!("{key}: {e}"));
-        if self.auth.audience != AUDIENCE {
-            return Err(ConfigError(format!("auth.audience: only \"{AUDIENCE}\" is known")));
+        if self.auth.audience.is_empty() {
+            return Err(ConfigError("auth.audience: must not be empty".into()));
         }
         if self.auth.jwks.is_empty() {
             return Err(ConfigError("auth.jwks: a file with keys is wanted, else no client gets in".into()));
         }
-        let keys = Jwks::load(&self.auth.jwks).map_err(|e| bad("auth.jwks", &e))?;
+        let keys = Jwks::load(&self.auth.jwks).map_err(|e| bad("auth.jwks", &e))?.for_audience(&self.auth.audience);
         let tls = match self.tls.cert.as_str() {
             "" => None,
             cert => Some(tls::Tls::load(cert, &self.tls.key).map_err(|e| bad("tls", &e))?),
@@ -282,12 +298,49 @@ impl Gateway {
     }
 }
 
+impl LinkTls {
+    /// Of three files.
+    #[must_use]
+    pub fn of(ca: &Path, cert: &Path, key: &Path) -> Self {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        Self { ca: text(ca), cert: text(cert), key: text(key) }
+    }
+
+    /// What this process shows others and wants to be shown, with the token of `link_token_file`. Reads the files.
+    ///
+    /// # Errors
+    /// A file cannot be used, named by its key.
+    pub fn security(&self, link_token_file: &str) -> Result<Security, ConfigError> {
+        let mut security = Security::default();
+        if let Some(token) = secret("link_token_file", link_token_file)? {
+            security = security.with_token(&token).map_err(|e| ConfigError(format!("link_token_file: {e}")))?;
+        }
+        let given = [&self.ca, &self.cert, &self.key].iter().filter(|f| !f.is_empty()).count();
+        match given {
+            0 => Ok(security),
+            3 => {
+                let [ca, cert, key] = [&self.ca, &self.cert, &self.key].map(Path::new);
+                let security = security.with_tls(ca, cert, key).map_err(|e| ConfigError(format!("link_tls: {e}")))?;
+                security.server().map_err(|e| ConfigError(format!("link_tls: {e:?}")))?;
+                Ok(security)
+            }
+            _ => Err(ConfigError("link_tls.ca, link_tls.cert, link_tls.key: all three or none".into())),
+        }
+    }
+}
+
 impl PlacementLink {
     /// The endpoints as `host:port`.
     #[must_use]
     pub fn addrs(&self) -> Vec<String> {
-        self.endpoints.iter().map(|e| e.trim_start_matches("http://").trim_end_matches('/').into()).collect()
+        addrs(&self.endpoints)
     }
+}
+
+/// Endpoints as `host:port`.
+pub(super) fn addrs(endpoints: &[String]) -> Vec<String> {
+    let host = |e: &String| e.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/').into();
+    endpoints.iter().map(host).collect()
 }
 
 /// `text`, or `default` where it is empty.

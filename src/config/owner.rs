@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ConfigError,
-    gateway::{Directory, PlacementLink, secret, section},
+    gateway::{Directory, LinkTls, addrs, section},
 };
 use crate::{
     owner::OwnerConfig,
@@ -31,12 +31,22 @@ section! {
         cap: u32 = 10_000,
         /// File with the shared secret gateways must show; empty = none.
         link_token_file: String = String::new(),
+        /// Mutual TLS with gateways and placement.
+        link_tls: LinkTls = LinkTls::default(),
         /// The directory's etcd.
         directory: Directory = Directory::default(),
         /// Where records are kept.
         store: Store = Store::default(),
         /// The placement services.
-        placement: PlacementLink = PlacementLink::default(),
+        placement: PlacementList = PlacementList::default(),
+    }
+}
+
+section! {
+    /// Section `[placement]` of an owner.
+    PlacementList {
+        /// Addresses of placement services; empty = the leader the directory names.
+        endpoints: Vec<String> = Vec::new(),
     }
 }
 
@@ -75,6 +85,10 @@ section! {
         fast_path: bool = true,
         /// Hold re-homing when many nodes vanish at once.
         guard: bool = true,
+        /// File with the shared secret callers must show; empty = none.
+        link_token_file: String = String::new(),
+        /// Mutual TLS with gateways, owners and operators.
+        link_tls: LinkTls = LinkTls::default(),
         /// The directory's etcd.
         directory: Directory = Directory::default(),
     }
@@ -82,15 +96,18 @@ section! {
 
 impl Placement {
     /// What the placement service takes.
-    #[must_use]
-    pub fn run_config(&self) -> PlacementConfig {
-        PlacementConfig {
+    ///
+    /// # Errors
+    /// A value that cannot be right, named by its key.
+    pub fn run_config(&self) -> Result<PlacementConfig, ConfigError> {
+        Ok(PlacementConfig {
             node: self.node.clone(),
             listen: self.listen.clone(),
             advertise: self.advertise.clone(),
             fast_path: self.fast_path,
             guard: self.guard,
-        }
+            link: self.link_tls.security(&self.link_token_file)?,
+        })
     }
 }
 
@@ -113,7 +130,8 @@ impl Owner {
             advertise: self.advertise.clone(),
             kinds: self.kinds.clone(),
             cap: self.cap,
-            link_token: secret("link_token_file", &self.link_token_file)?.map(Into::into),
+            link: self.link_tls.security(&self.link_token_file)?,
+            placement: addrs(&self.placement.endpoints),
             ..OwnerConfig::new(&self.node, directory, store)
         })
     }

@@ -53,7 +53,7 @@ pub async fn gateway(
         advertise: door.listen.clone(),
         admission: Settings::default(),
         keys_file: None,
-        link_token: None,
+        link: Default::default(),
         fast_path: true,
         placement: vec![door.placement],
         held: HeldBudget::default(),

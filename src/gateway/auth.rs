@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::jwks::Jwks;
 
-/// The audience every token must name.
+/// The audience every token must name, unless the configuration says otherwise.
 pub const AUDIENCE: &str = "holdfast";
 /// Longest token, in bytes: real ones are below 2 KiB, and each is held only while it is checked.
 pub const TOKEN_BYTES_MAX: usize = 8 * 1024;
@@ -98,7 +98,7 @@ struct Place {
 }
 
 impl Identity {
-    /// Verifies `token`: HS256, ES256, `EdDSA` or RS256 by a key of `keys`; `aud` = holdfast, `exp`, `sub`.
+    /// Verifies `token`: HS256, ES256, `EdDSA` or RS256 by a key of `keys`; `aud` = theirs, `exp`, `sub`.
     pub fn verify(token: &str, keys: &Jwks, now: Wall) -> Result<Self, TokenError> {
         if token.is_empty() {
             return Err(TokenError::Missing);
@@ -155,7 +155,7 @@ pub fn allowed(list: &[String], origin: Option<&str>) -> bool {
 
 fn decode(token: &str, keys: &Jwks) -> Result<Claims, TokenError> {
     let header = jsonwebtoken::decode_header(token).map_err(|e| TokenError::Malformed(e.to_string()))?;
-    let keys = keys.keys();
+    let (audience, keys) = (keys.audience(), keys.keys());
     let fits = |k: &&super::jwks::Key| {
         k.algorithm == header.alg && (header.kid.is_none() || k.id.is_none() || k.id == header.kid)
     };
@@ -163,13 +163,13 @@ fn decode(token: &str, keys: &Jwks) -> Result<Claims, TokenError> {
         TokenError::NoKey(format!("alg {:?}, kid {:?}", header.alg, header.kid.as_deref().unwrap_or("(none)")));
     for key in keys.iter().filter(fits) {
         let mut rules = Validation::new(key.algorithm);
-        rules.set_audience(&[AUDIENCE]);
+        rules.set_audience(&[audience]);
         rules.set_required_spec_claims(&["aud"]);
         // `exp` is checked against the anchored clock, not the system's.
         rules.validate_exp = false;
         match jsonwebtoken::decode::<Claims>(token, &key.key, &rules) {
             Ok(data) => return Ok(data.claims),
-            Err(e) => outcome = explain(&e),
+            Err(e) => outcome = explain(&e, audience),
         }
         if outcome != TokenError::Signature {
             break;
@@ -178,11 +178,11 @@ fn decode(token: &str, keys: &Jwks) -> Result<Claims, TokenError> {
     Err(outcome)
 }
 
-fn explain(e: &jsonwebtoken::errors::Error) -> TokenError {
+fn explain(e: &jsonwebtoken::errors::Error, audience: &str) -> TokenError {
     use jsonwebtoken::errors::ErrorKind as K;
     match e.kind() {
         K::InvalidSignature => TokenError::Signature,
-        K::InvalidAudience => TokenError::Claim(format!("aud is not \"{AUDIENCE}\"")),
+        K::InvalidAudience => TokenError::Claim(format!("aud is not \"{audience}\"")),
         K::MissingRequiredClaim(name) => TokenError::Claim(format!("{name} is missing")),
         other => TokenError::Claim(format!("{other:?}")),
     }

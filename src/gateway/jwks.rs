@@ -12,6 +12,8 @@ use jsonwebtoken::{
 };
 use serde::Deserialize;
 
+use super::auth::AUDIENCE;
+
 /// Most keys in one file; a token without `kid` tries each of its algorithm.
 const KEYS_MAX: usize = 64;
 
@@ -39,6 +41,7 @@ pub struct Key {
 #[derive(Clone)]
 pub struct Jwks {
     path: Option<Arc<Path>>,
+    audience: Arc<str>,
     keys: Arc<ArcSwap<Vec<Key>>>,
 }
 
@@ -53,7 +56,7 @@ impl Jwks {
     pub fn load(path: impl AsRef<Path>) -> Result<Self, JwksError> {
         let path = path.as_ref();
         let keys = read(path)?;
-        Ok(Self { path: Some(path.into()), keys: Arc::new(ArcSwap::from_pointee(keys)) })
+        Ok(Self { path: Some(path.into()), audience: AUDIENCE.into(), keys: Arc::new(ArcSwap::from_pointee(keys)) })
     }
 
     /// One HS256 secret, as `holdfast dev` uses.
@@ -61,7 +64,20 @@ impl Jwks {
         let key =
             DecodingKey::from_secret(secret).map_err(|e| JwksError { path: "(secret)".into(), why: e.to_string() })?;
         let keys = vec![Key { id: None, algorithm: Algorithm::HS256, key }];
-        Ok(Self { path: None, keys: Arc::new(ArcSwap::from_pointee(keys)) })
+        Ok(Self { path: None, audience: AUDIENCE.into(), keys: Arc::new(ArcSwap::from_pointee(keys)) })
+    }
+
+    /// For tokens of another audience than [`AUDIENCE`].
+    #[must_use]
+    pub fn for_audience(mut self, audience: &str) -> Self {
+        self.audience = audience.into();
+        self
+    }
+
+    /// The audience every token must name.
+    #[must_use]
+    pub fn audience(&self) -> &str {
+        &self.audience
     }
 
     /// The file to watch, if there is one.

@@ -114,7 +114,7 @@ impl Gateway {
         let late = Arc::new(OnceLock::new());
         let watcher = Watcher::spawn(directory.clone(), directory::sink(late.clone()));
         let follower = Arc::new(Follower(watcher.clone()));
-        let link = LinkConfig { token: config.link_token.clone(), ..LinkConfig::new(&config.id) };
+        let link = LinkConfig { security: config.link.clone(), ..LinkConfig::new(&config.id) };
         let pool = Pool::new(link, clock.clone(), metrics.clone(), follower.clone());
         let (suspects, refused) = mpsc::channel(SUSPECTS_QUEUED);
         let sessions = Arc::new(Sessions::new(Parts {
@@ -154,6 +154,7 @@ impl Gateway {
         let reporter = config.fast_path.then(|| Reporter {
             gateway: config.id.clone(),
             placement: config.placement.clone(),
+            security: config.link.clone(),
             directory,
             pool: pool.clone(),
             metrics,

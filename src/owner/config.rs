@@ -1,10 +1,13 @@
 //! What an owner process is told.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use holdfast_core::{id::Boot, record::AuthorityConfig};
 
-use crate::placement::{kv::Kv, lease::node_lease};
+use crate::{
+    placement::{kv::Kv, lease::node_lease},
+    upstream::security::Security,
+};
 
 /// A store request not answered by then has an unknown outcome. Above `write_late` (800 ms), so that gateways hear of a sick
 /// store before ops are given up.
@@ -31,8 +34,10 @@ pub struct OwnerConfig {
     pub directory: Kv,
     /// Where records are.
     pub store: Kv,
-    /// Shared secret gateways must show (`authorization: Bearer …`); `None` = not asked.
-    pub link_token: Option<Arc<str>>,
+    /// What gateways must show, and what is shown to placement.
+    pub link: Security,
+    /// Placement services to tell of drains, `host:port`; empty = the leader the directory names.
+    pub placement: Vec<String>,
     /// See [`STORE_TIMEOUT`].
     pub store_timeout: Duration,
     /// Sessions handed over per second in a drain.
@@ -54,7 +59,8 @@ impl OwnerConfig {
             zone: String::new(),
             directory,
             store,
-            link_token: None,
+            link: Security::default(),
+            placement: Vec::new(),
             store_timeout: STORE_TIMEOUT,
             drain_per_s: 2_000,
             drain_max: Duration::from_secs(30),

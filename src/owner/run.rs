@@ -29,6 +29,7 @@ use super::{
 use crate::{
     clock::Clock,
     placement::{
+        client::PlacementClient,
         lease::{Held, NodeLease},
         watch::{Change, Watcher},
     },
@@ -80,13 +81,15 @@ pub async fn run_with(
     let watcher = follow(&config, &sessions, &drain);
     let store = Store::new(config.store.clone(), config.store_timeout);
 
+    let placement =
+        PlacementClient::new(config.placement.clone(), Some(config.directory.clone())).secured(&config.link);
     // aborted when it is dropped: nothing outlives this function
     let mut tasks = JoinSet::new();
     let (stop, stopped) = watch::channel(false);
-    tasks.spawn(serve(listener, Service::new(sessions.clone(), config.link_token.clone()), stopped));
+    tasks.spawn(serve(listener, Service::new(sessions.clone(), config.link.clone()), config.link.server()?, stopped));
     tasks.spawn(ok(work::store((urgent_queue, first_queue), sessions.clone(), store.clone())));
     tasks.spawn(ok(work::probe(sessions.clone(), store)));
-    tasks.spawn(ok(work::notices(notice_queue, sessions.clone(), config.directory.clone())));
+    tasks.spawn(ok(work::notices(notice_queue, sessions.clone(), placement)));
     tasks.spawn(ok(wake(sessions.clone(), clock)));
     let waiting = sessions.clone();
     tasks.spawn(async move { ok(waiting.end_waits()).await });
@@ -126,11 +129,16 @@ async fn wake(sessions: Arc<Sessions>, clock: Clock) {
     sessions.timers.run(&clock, |session| sessions.wake(&session)).await;
 }
 
-async fn serve(listener: TcpListener, service: Service, mut stop: watch::Receiver<bool>) -> anyhow::Result<()> {
+async fn serve(
+    listener: TcpListener,
+    service: Service,
+    server: Server,
+    mut stop: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
     let service = OwnerServer::new(service).max_decoding_message_size(RECEIVE_MAX).max_encoding_message_size(16 << 20);
     // the builder's own tcp_nodelay is ignored for sockets it did not accept; without it echoes wait for delayed ACKs
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    Server::builder()
+    server
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keepalive_interval(Some(KEEPALIVE))

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use dashmap::DashMap;
+use dashmap::{DashMap, Entry};
 use holdfast_core::{
     id::LinkId,
     proto::{GatewayBatch, GatewayMsg, gateway_msg, owner_msg},
@@ -20,7 +20,7 @@ use super::{
     link::{self, Batches, DEAD_AFTER, LinkTx, PING_EVERY},
     sessions::Sessions,
 };
-use crate::upstream::rpc::owner_server::Owner;
+use crate::upstream::{rpc::owner_server::Owner, security::Security};
 
 /// Versions of the link spoken here.
 const VERSION: u32 = 1;
@@ -34,22 +34,15 @@ pub(super) const RECEIVE_MAX: usize = 4 << 20;
 /// The gRPC service.
 pub(super) struct Service {
     sessions: Arc<Sessions>,
-    token: Option<Arc<str>>,
+    security: Security,
     next_link: AtomicU64,
     /// Newest link of each gateway: its boot, `link_seq` and our id.
     gateways: DashMap<String, (u64, u64, LinkId)>,
 }
 
 impl Service {
-    pub fn new(sessions: Arc<Sessions>, token: Option<Arc<str>>) -> Self {
-        Self { sessions, token, next_link: AtomicU64::new(1), gateways: DashMap::new() }
-    }
-
-    fn authorize<T>(&self, request: &Request<T>) -> Result<(), Status> {
-        let Some(token) = &self.token else { return Ok(()) };
-        let shown = request.metadata().get("authorization").and_then(|v| v.to_str().ok());
-        let shown = shown.and_then(|v| v.strip_prefix("Bearer ")).unwrap_or_default();
-        if same(shown.as_bytes(), token.as_bytes()) { Ok(()) } else { Err(Status::unauthenticated("link token")) }
+    pub fn new(sessions: Arc<Sessions>, security: Security) -> Self {
+        Self { sessions, security, next_link: AtomicU64::new(1), gateways: DashMap::new() }
     }
 
     fn accept(&self, hello: &gateway_msg::Hello) -> Result<(LinkTx, Batches), Status> {
@@ -62,9 +55,8 @@ impl Service {
             return Err(Status::failed_precondition(format!("another boot: this is {}", config.boot)));
         }
         let (tx, batches) = LinkTx::new(LinkId(self.next_link.fetch_add(1, Ordering::Relaxed)));
-        let mine = (hello.boot, hello.link_seq, tx.id);
-        let old = self.gateways.insert(hello.gateway_id.clone(), mine);
-        if let Some(old) = old.and_then(|(_, _, id)| self.sessions.links.get(&id).map(|l| l.clone())) {
+        let old = self.newest(hello, tx.id)?;
+        if let Some(old) = old.and_then(|id| self.sessions.links.get(&id).map(|l| l.clone())) {
             tracing::info!(gateway = hello.gateway_id, link = old.id.0, "replaced by a newer link");
             old.close();
         }
@@ -84,12 +76,30 @@ impl Service {
     }
 }
 
+impl Service {
+    /// Makes a link its gateway's newest; the one it replaces. Hellos of two dials may overtake each other: of one life of a
+    /// gateway the higher `link_seq` stays.
+    fn newest(&self, hello: &gateway_msg::Hello, id: LinkId) -> Result<Option<LinkId>, Status> {
+        let mine = (hello.boot, hello.link_seq, id);
+        match self.gateways.entry(hello.gateway_id.clone()) {
+            Entry::Occupied(known) if known.get().0 == hello.boot && known.get().1 > hello.link_seq => {
+                Err(Status::aborted(format!("link {} is newer than {}", known.get().1, hello.link_seq)))
+            }
+            Entry::Occupied(mut known) => Ok(Some(known.insert(mine).2)),
+            Entry::Vacant(none) => {
+                none.insert(mine);
+                Ok(None)
+            }
+        }
+    }
+}
+
 #[tonic::async_trait]
 impl Owner for Service {
     type LinkStream = Batches;
 
     async fn link(&self, request: Request<Streaming<GatewayBatch>>) -> Result<Response<Batches>, Status> {
-        self.authorize(&request)?;
+        self.security.check(request.metadata())?;
         let mut inbound = request.into_inner();
         let first =
             timeout(HELLO_MAX, inbound.message()).await.map_err(|_| Status::deadline_exceeded("no hello"))??;
@@ -103,9 +113,4 @@ impl Owner for Service {
         tokio::spawn(link::read(tx, msgs.collect(), inbound, self.sessions.clone()));
         Ok(Response::new(batches))
     }
-}
-
-/// Equal, in a time that depends only on the lengths.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y)) == 0
 }

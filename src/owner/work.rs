@@ -7,21 +7,16 @@ use std::{
 
 use holdfast_core::{
     id::{Boot, SessionId},
-    proto::{HandedRequest, Leader, Placement, ReportEpochRequest, owner_msg},
+    proto::owner_msg,
     record::Written,
 };
-use prost::Message;
-use tokio::{sync::mpsc, task::JoinSet, time::timeout};
-use tonic::transport::{Channel, Endpoint};
+use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
     sessions::{Job, Notice, Sessions, Slot},
     store::Store,
 };
-use crate::{
-    placement::{keys, kv::Kv},
-    upstream::rpc::placement_service_client::PlacementServiceClient,
-};
+use crate::placement::client::PlacementClient;
 
 /// Store requests in flight at once. 1,120 claims are two round trips each: at 2 ms, 1,120 x 2 x 2 / 128 = 35 ms.
 const STORE_PARALLEL: usize = 128;
@@ -32,9 +27,6 @@ const NOTICE_PARALLEL: usize = 32;
 /// How often the store is probed, and how long it may take: down is known within 2 x 400 ms.
 const PROBE_EVERY: Duration = Duration::from_millis(400);
 const PROBE_MAX: Duration = Duration::from_millis(400);
-/// A call to placement, and to the directory.
-const CALL_MAX: Duration = Duration::from_secs(2);
-const NOTICE_TRIES: u32 = 5;
 
 /// Runs store requests, urgent ones first, until the queues end.
 pub(super) async fn store(
@@ -129,71 +121,38 @@ pub(super) async fn probe(sessions: Arc<Sessions>, store: Store) {
 }
 
 /// Tells placement what only an owner knows, until the queue ends.
-pub(super) async fn notices(mut queue: mpsc::Receiver<Notice>, sessions: Arc<Sessions>, directory: Kv) {
+pub(super) async fn notices(mut queue: mpsc::Receiver<Notice>, sessions: Arc<Sessions>, placement: PlacementClient) {
     let mut running = JoinSet::new();
-    let mut leader: Option<(String, PlacementServiceClient<Channel>)> = None;
     loop {
         tokio::select! {
             biased;
             Some(_) = running.join_next() => {}
             notice = queue.recv(), if running.len() < NOTICE_PARALLEL => {
                 let Some(notice) = notice else { return };
-                let known = find_leader(&directory, leader.take()).await;
-                leader.clone_from(&known);
-                running.spawn(tell(notice, known.map(|l| l.1), sessions.clone(), directory.clone()));
+                running.spawn(tell(notice, sessions.clone(), placement.clone()));
             }
         }
     }
 }
 
-async fn find_leader(
-    directory: &Kv,
-    known: Option<(String, PlacementServiceClient<Channel>)>,
-) -> Option<(String, PlacementServiceClient<Channel>)> {
-    let (item, _) = timeout(CALL_MAX, directory.get(keys::LEADER.as_bytes())).await.ok()?.ok()?;
-    let addr = Leader::decode(item?.value).ok()?.addr;
-    if let Some(known) = known.filter(|(a, _)| *a == addr) {
-        return Some(known);
-    }
-    let channel = Endpoint::from_shared(format!("http://{addr}")).ok()?.connect_timeout(CALL_MAX).connect_lazy();
-    Some((addr, PlacementServiceClient::new(channel)))
-}
-
-async fn tell(
-    notice: Notice,
-    mut client: Option<PlacementServiceClient<Channel>>,
-    sessions: Arc<Sessions>,
-    directory: Kv,
-) {
-    let (node, boot) = (sessions.config().node.clone(), sessions.config().boot.0);
-    for attempt in 1..=NOTICE_TRIES {
-        if let Some(client) = &mut client {
-            let told = match &notice {
-                Notice::Handed { session, ver } => {
-                    let request = HandedRequest { session: session.to_string(), ver: *ver, node: node.clone(), boot };
-                    timeout(CALL_MAX, client.handed(request)).await.is_ok_and(|r| r.is_ok())
-                }
-                Notice::Behind { session, record_epoch } => {
-                    if !is_behind(session, *record_epoch, &directory, Boot(boot)).await {
-                        return;
-                    }
-                    let (session, record_epoch) = (session.to_string(), *record_epoch);
-                    let request = ReportEpochRequest { session, record_epoch, node: node.clone(), boot };
-                    timeout(CALL_MAX, client.report_epoch(request)).await.is_ok_and(|r| r.is_ok())
-                }
-            };
-            if told {
+async fn tell(notice: Notice, sessions: Arc<Sessions>, placement: PlacementClient) {
+    let (node, boot) = (sessions.config().node.clone(), sessions.config().boot);
+    let told = match &notice {
+        Notice::Handed { session, ver } => placement.handed(session, *ver, &node, boot).await,
+        Notice::Behind { session, record_epoch } => {
+            if !is_behind(session, *record_epoch, &placement, boot).await {
                 return;
             }
+            placement.report_epoch(session, *record_epoch, &node, boot).await.map(|_| ())
         }
-        tokio::time::sleep(Duration::from_millis(100) * attempt).await;
-        client = find_leader(&directory, None).await.map(|l| l.1);
+    };
+    if let Err(e) = told {
+        tracing::warn!(?notice, error = %e, "placement could not be told");
     }
-    tracing::warn!(?notice, "placement could not be told");
 }
 
 /// A linearizable read shows that the directory still names us, with an epoch below the record's.
-async fn is_behind(session: &SessionId, record_epoch: u64, directory: &Kv, boot: Boot) -> bool {
-    let Ok(Ok((Some(item), _))) = timeout(CALL_MAX, directory.get(&keys::session(session))).await else { return false };
-    Placement::decode(item.value).is_ok_and(|p| p.epoch < record_epoch && p.boot == boot.0)
+async fn is_behind(session: &SessionId, record_epoch: u64, placement: &PlacementClient, boot: Boot) -> bool {
+    let Ok(reply) = placement.locate(session).await else { return false };
+    reply.placement.is_some_and(|p| p.epoch < record_epoch && p.boot == boot.0)
 }

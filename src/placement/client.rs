@@ -16,13 +16,15 @@ use holdfast_core::{
 };
 use prost::Message as _;
 use tokio::time::timeout;
-use tonic::{
-    Code, Request, Status, Streaming,
-    transport::{Channel, Endpoint},
-};
+use tonic::{Code, Request, Status, Streaming, transport::Channel};
 
 use super::{keys, kv::Kv, operations::LEADER_METADATA, shared::lock};
-use crate::upstream::rpc::placement_service_client::PlacementServiceClient;
+use crate::upstream::{
+    rpc::placement_service_client::PlacementServiceClient,
+    security::{Secured, Security},
+};
+
+type Client = PlacementServiceClient<Secured>;
 
 /// One answer: a transaction in etcd and a hop.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
@@ -34,7 +36,7 @@ const RETRY_CAP: Duration = Duration::from_secs(1);
 
 /// A client of the placement service. Cheap to clone.
 #[derive(Clone)]
-pub struct PlacementClient(Arc<Inner>);
+pub struct PlacementClient(Arc<Inner>, Security);
 
 struct Inner {
     endpoints: Vec<String>,
@@ -53,7 +55,14 @@ impl PlacementClient {
     /// `endpoints` are `host:port`s of members; with a `directory` the leader is looked up there first.
     #[must_use]
     pub fn new(endpoints: Vec<String>, directory: Option<Kv>) -> Self {
-        Self(Arc::new(Inner { endpoints, directory, current: Mutex::default() }))
+        Self(Arc::new(Inner { endpoints, directory, current: Mutex::default() }), Security::default())
+    }
+
+    /// With what the service wants to be shown.
+    #[must_use]
+    pub fn secured(mut self, security: &Security) -> Self {
+        self.1 = security.clone();
+        self
     }
 
     /// Creates a session or says where it is. `kind` may carry parameters: `game:180+2`.
@@ -156,7 +165,7 @@ impl PlacementClient {
     }
 
     /// Calls the leader; on trouble finds it again, with backoff. Every call of this service is idempotent.
-    async fn call<T, F>(&self, call: impl Fn(PlacementServiceClient<Channel>) -> F) -> Result<T, Status>
+    async fn call<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, Status>
     where
         F: Future<Output = Result<T, Status>>,
     {
@@ -182,9 +191,9 @@ impl PlacementClient {
         Err(last)
     }
 
-    async fn client(&self) -> Option<PlacementServiceClient<Channel>> {
+    async fn client(&self) -> Option<Client> {
         if let Some(channel) = &lock(&self.0.current).channel {
-            return Some(PlacementServiceClient::new(channel.clone()));
+            return Some(PlacementServiceClient::with_interceptor(channel.clone(), self.1.clone()));
         }
         let named = lock(&self.0.current).addr.take();
         let looked_up = match (&named, &self.0.directory) {
@@ -196,10 +205,9 @@ impl PlacementClient {
             let n = self.0.endpoints.len().max(1);
             self.0.endpoints.get(current.turn % n).cloned()
         })?;
-        let endpoint = Endpoint::from_shared(format!("http://{addr}")).ok()?.connect_timeout(CONNECT_MAX);
-        let channel = endpoint.connect_lazy();
+        let channel = self.1.endpoint(&addr).ok()?.connect_timeout(CONNECT_MAX).connect_lazy();
         current.channel = Some(channel.clone());
-        Some(PlacementServiceClient::new(channel))
+        Some(PlacementServiceClient::with_interceptor(channel, self.1.clone()))
     }
 }
 

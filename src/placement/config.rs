@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::upstream::security::Security;
+
 /// TTL of the leader's lease (design 8.1); renewed each third of it.
 pub const LEADER_TTL: Duration = Duration::from_secs(3);
 
@@ -18,6 +20,8 @@ pub struct PlacementConfig {
     pub fast_path: bool,
     /// Hold re-homing when many nodes vanish at once.
     pub guard: bool,
+    /// What callers must show.
+    pub link: Security,
 }
 
 impl Default for PlacementConfig {
@@ -28,6 +32,7 @@ impl Default for PlacementConfig {
             advertise: String::new(),
             fast_path: true,
             guard: true,
+            link: Security::default(),
         }
     }
 }

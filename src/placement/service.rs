@@ -60,6 +60,7 @@ pub async fn run_on(
     let me = Leader { id: config.node.clone(), addr, boot: rand::random::<u64>().max(1) };
     let (role_tx, role) = watch::channel(Role::Follower(None));
     let (stop_tx, stop) = watch::channel(false);
+    let (mut server, guard) = (config.link.server()?, config.link.guard());
     let shared = Shared::new(kv.clone(), config, role);
     // every task's end is noticed; dropping the set ends the rest
     let mut tasks = JoinSet::new();
@@ -67,8 +68,8 @@ pub async fn run_on(
     tasks.spawn(follow(kv.clone(), move |f| feed.handle(f)));
     tasks.spawn(rehome::run(shared.clone()));
     let election = tokio::spawn(campaign(kv, me, role_tx, stop.clone()));
-    let server = tonic::transport::Server::builder()
-        .add_service(PlacementServiceServer::new(Front(shared)))
+    let server = server
+        .add_service(PlacementServiceServer::with_interceptor(Front(shared), guard))
         .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
     let result = tokio::select! {
         () = shutdown => Ok(()),

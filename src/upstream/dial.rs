@@ -7,15 +7,13 @@ use holdfast_core::{
     proto::{gateway_msg, owner_msg},
 };
 use tokio::{sync::mpsc, time::timeout};
-use tonic::{
-    Code, Request, Status,
-    transport::{Channel, Endpoint},
-};
+use tonic::{Code, Request, Status, transport::Channel};
 
 use super::{
     batch::Batches,
     link::{Link, LinkTx, PING_EVERY, QUEUE_MSGS, Shared},
     rpc::owner_client::OwnerClient,
+    security::Security,
 };
 use crate::{clock::Clock, metrics::Metrics};
 
@@ -36,8 +34,8 @@ const VERSION: u32 = 1;
 pub struct LinkConfig {
     /// This gateway's stable name.
     pub gateway_id: String,
-    /// Sent as `authorization: Bearer`; `None` = nothing.
-    pub token: Option<Arc<str>>,
+    /// Token and certificates.
+    pub security: Security,
     /// Silence that ends a link is three of these; [`PING_EVERY`] but in tests.
     pub ping_every: Duration,
     /// A link no session is bound to is closed after this long; 60 s but in tests.
@@ -48,7 +46,12 @@ impl LinkConfig {
     /// The defaults.
     #[must_use]
     pub fn new(gateway_id: &str) -> Self {
-        Self { gateway_id: gateway_id.into(), token: None, ping_every: PING_EVERY, unused_max: Duration::from_secs(60) }
+        Self {
+            gateway_id: gateway_id.into(),
+            security: Security::default(),
+            ping_every: PING_EVERY,
+            unused_max: Duration::from_secs(60),
+        }
     }
 }
 
@@ -89,16 +92,13 @@ pub async fn dial(
     clock: &Clock,
     metrics: &Arc<Metrics>,
 ) -> Result<Link, DialError> {
-    let channel = connect(&target.addr).await?;
+    let channel = connect(config, &target.addr).await?;
     let (queue, rx) = mpsc::channel(QUEUE_MSGS);
     let shared = Arc::new(Shared::new(target.link, target.boot, target.node, clock.clone(), metrics.clone()));
     let tx = LinkTx { shared: shared.clone(), queue };
     tx.send(gateway_msg::M::Hello(hello(config, &shared)), None);
     let mut request = Request::new(Batches::new(rx, shared));
-    if let Some(token) = &config.token {
-        let value = format!("Bearer {token}").parse().map_err(|_| DialError::Failed("link token: not ASCII".into()))?;
-        request.metadata_mut().insert("authorization", value);
-    }
+    config.security.sign(request.metadata_mut());
     let mut client = OwnerClient::new(channel).max_decoding_message_size(RECEIVE_MAX);
     let greeting = async {
         let mut inbound = client.link(request).await.map_err(|s| refused(&s))?.into_inner();
@@ -120,8 +120,10 @@ pub async fn dial(
     Ok(Link { tx, inbound, early: msgs.collect(), seq })
 }
 
-async fn connect(addr: &str) -> Result<Channel, DialError> {
-    let endpoint = Endpoint::from_shared(format!("http://{addr}"))
+async fn connect(config: &LinkConfig, addr: &str) -> Result<Channel, DialError> {
+    let endpoint = config
+        .security
+        .endpoint(addr)
         .map_err(|e| DialError::Failed(format!("address {addr}: {e}")))?
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)

@@ -12,6 +12,9 @@ pub mod batch;
 pub mod dial;
 pub mod link;
 pub mod pool;
+pub mod security;
+#[cfg(test)]
+mod security_tests;
 
 /// The schema's gRPC services; their messages are [`holdfast_core::proto`].
 #[allow(missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]

@@ -1,8 +1,8 @@
 //! One client: dials, says hello, lives on a connection, and comes back by the rules when it breaks.
 
 use std::collections::HashSet;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;

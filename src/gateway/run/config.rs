@@ -1,8 +1,9 @@
 //! What a gateway is told.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use crate::gateway::admission::Settings;
+use crate::upstream::security::Security;
 
 /// Everything a gateway is told; validated. `config` maps TOML to it.
 #[derive(Clone, Debug)]
@@ -15,8 +16,8 @@ pub struct GatewayConfig {
     pub admission: Settings,
     /// File with the fleet's keys; `None` = keys of this process alone.
     pub keys_file: Option<PathBuf>,
-    /// Shared secret of the owner links, sent as `authorization: Bearer`; `None` = none.
-    pub link_token: Option<Arc<str>>,
+    /// What is shown to owners and placement.
+    pub link: Security,
     /// Report refused connections to placement (the fast path of design 8.2).
     pub fast_path: bool,
     /// Placement services to report to, `host:port`; empty = the leader the directory names.

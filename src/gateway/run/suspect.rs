@@ -12,12 +12,11 @@ use tokio::{
     sync::{mpsc, watch},
     time::timeout,
 };
-use tonic::transport::Endpoint;
 
 use crate::{
     metrics::Metrics,
     placement::{keys, kv::Kv},
-    upstream::{pool::Pool, rpc::placement_service_client::PlacementServiceClient},
+    upstream::{pool::Pool, rpc::placement_service_client::PlacementServiceClient, security::Security},
 };
 
 /// Connecting to one placement service, and its answer: it probes twice, 100 ms apart.
@@ -30,6 +29,7 @@ pub(super) struct Reporter {
     pub gateway: String,
     /// Placement services to try; empty = the leader that the directory names.
     pub placement: Vec<String>,
+    pub security: Security,
     pub directory: Kv,
     pub pool: Pool,
     pub metrics: Arc<Metrics>,
@@ -64,7 +64,7 @@ impl Reporter {
             Err(error) => return tracing::debug!(%node, %error, "nobody to report a refused node to"),
         };
         for service in services {
-            match timeout(ANSWER_TIMEOUT, suspect(&service, request.clone())).await {
+            match timeout(ANSWER_TIMEOUT, suspect(&self.security, &service, request.clone())).await {
                 Ok(Ok(acted)) => return tracing::info!(%node, %boot, acted, "reported a node that refuses connections"),
                 Ok(Err(error)) => tracing::debug!(service, %error, "a placement service did not take a report"),
                 Err(_) => tracing::debug!(service, "a placement service did not answer a report"),
@@ -82,8 +82,8 @@ impl Reporter {
     }
 }
 
-async fn suspect(service: &str, request: SuspectRequest) -> anyhow::Result<bool> {
-    let endpoint = Endpoint::from_shared(format!("http://{service}"))?.connect_timeout(CONNECT_TIMEOUT);
-    let mut client = PlacementServiceClient::new(endpoint.connect().await?);
+async fn suspect(security: &Security, service: &str, request: SuspectRequest) -> anyhow::Result<bool> {
+    let channel = security.endpoint(service)?.connect_timeout(CONNECT_TIMEOUT).connect().await?;
+    let mut client = PlacementServiceClient::with_interceptor(channel, security.clone());
     Ok(client.suspect(request).await?.into_inner().acted)
 }

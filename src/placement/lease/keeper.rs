@@ -16,6 +16,8 @@ use super::{
 /// Failed renewals in a row after which a lease found gone was lost to an outage of the directory, not of this process. One
 /// failure proves nothing: a process that was stopped finds the answer to its last request timed out.
 const OUTAGE_ERRORS: u32 = 2;
+/// A registration that keeps failing is logged the first time and then this often.
+const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Wait after a failed registration or renewal.
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -82,6 +84,7 @@ impl<T: Info> Keeper<T> {
 
     /// Tries until it works; `None` = stopped.
     async fn register_until_done(&mut self, first: bool) -> Option<(i64, Instant)> {
+        let (mut failed, mut said) = (0_u32, None::<Instant>);
         loop {
             let since = Instant::now();
             match self.register(first).await {
@@ -89,7 +92,13 @@ impl<T: Info> Keeper<T> {
                     self.state.send_modify(|s| (s.held, s.lease) = (true, lease));
                     return Some((lease, since + self.times.0));
                 }
-                Err(e) => tracing::warn!(name = self.name, error = %e, "registration failed"),
+                Err(e) => {
+                    failed += 1;
+                    if said.is_none_or(|at| at.elapsed() >= SAY_EVERY) {
+                        said = Some(Instant::now());
+                        tracing::warn!(name = self.name, error = %e, failed, "registration failed");
+                    }
+                }
             }
             tokio::select! {
                 () = sleep(RETRY) => {}

@@ -107,6 +107,7 @@ pub fn spec(storm: &Storm) -> Spec {
         kinds: vec![Kind::Meeting],
         cap: 10_000,
         fast_path: true,
+        hop: false,
         tls: storm.transport == Transport::Wss,
         admit_per_s: Some(storm.rate()),
     }

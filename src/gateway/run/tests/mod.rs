@@ -15,7 +15,7 @@ fn config() -> GatewayConfig {
         advertise: "127.0.0.1:1".into(),
         admission: Settings::default(),
         keys_file: None,
-        link_token: None,
+        link: Default::default(),
         fast_path: true,
         placement: Vec::new(),
         held: HeldBudget::default(),
