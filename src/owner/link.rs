@@ -35,6 +35,8 @@ const BATCH_WAIT: Duration = Duration::from_micros(500);
 /// Pings inside the stream, and the silence that ends it.
 pub(super) const PING_EVERY: Duration = Duration::from_secs(1);
 pub(super) const DEAD_AFTER: Duration = Duration::from_secs(3);
+/// Pings in a row without a word: [`DEAD_AFTER`].
+const SILENT_PINGS_MAX: u32 = 3;
 
 /// The sending side. Sending never blocks; over the queue the link is dropped.
 #[derive(Clone, Debug)]
@@ -148,7 +150,7 @@ pub(super) async fn read(
     mut inbound: Streaming<GatewayBatch>,
     sessions: Arc<Sessions>,
 ) {
-    let mut reader = Reader { tx, touched: HashSet::new(), seq: 1, heard: Instant::now() };
+    let mut reader = Reader { tx, touched: HashSet::new(), seq: 1, silent: 0 };
     for msg in early {
         reader.take(msg, &sessions);
     }
@@ -163,7 +165,9 @@ pub(super) async fn read(
                 Err(_) => break "it broke",
             },
             _ = ping.tick() => {
-                if reader.heard.elapsed() >= DEAD_AFTER {
+                // Counted in ticks, so that our own standstill is not taken for the gateway's.
+                reader.silent += 1;
+                if reader.silent > SILENT_PINGS_MAX {
                     break "it was silent for 3 s";
                 }
                 let now_us = sessions.clock.now().wall.0;
@@ -182,12 +186,13 @@ struct Reader {
     /// Sessions that know this link.
     touched: HashSet<SessionId>,
     seq: u64,
-    heard: Instant,
+    /// Pings since the last batch.
+    silent: u32,
 }
 
 impl Reader {
     fn batch(&mut self, batch: GatewayBatch, sessions: &Arc<Sessions>) -> Result<(), &'static str> {
-        self.heard = Instant::now();
+        self.silent = 0;
         if batch.seq != self.seq + 1 {
             return Err("a batch is missing");
         }
