@@ -100,21 +100,29 @@ impl Handle {
             reset(spoken.socket());
             return Ok(Upgraded::Refused);
         };
-        turn.spend(async {
+        let hold_us = AtomicU64::new(0);
+        let upgraded = turn.spend(async {
             let stream = match (spoken, &config.tls) {
                 (Spoken::Tls(begun), Some(tls)) => tls.accept(*begun).await?,
                 (Spoken::Plain(timed), _) => Stream::Plain(timed),
                 (Spoken::Tls(_), None) => return Ok(Upgraded::Refused),
             };
-            let admit = |wish: &Wish<'_>| self.admit(wish, peer).map_err(refused);
+            let hold = |d: Duration| hold_us.store(u64::try_from(d.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+            let admit = |wish: &Wish<'_>| self.admit(wish, peer).map(hold).map_err(refused);
             let hooks = Hooks { pages: config.pages.as_ref(), ready: config.ready.as_ref(), admit: &admit };
             websocket::upgrade(stream, &hooks, config.limits.message_bytes_max).await
-        })
-        .await
+        });
+        let upgraded = upgraded.await;
+        // Its turn is somebody else's by now.
+        match hold_us.into_inner() {
+            0 => {}
+            us => tokio::time::sleep(Duration::from_micros(us)).await,
+        }
+        upgraded
     }
 
-    /// The admission point, with what only the request tells.
-    fn admit(&self, wish: &Wish<'_>, peer: Peer) -> Result<(), Refusal> {
+    /// The admission point, with what only the request tells: how long the client is kept waiting, if it gets in.
+    fn admit(&self, wish: &Wish<'_>, peer: Peer) -> Result<Duration, Refusal> {
         let (gate, config, now) = (&self.shared.gate, &self.shared.config, self.shared.clock.now());
         if !allowed(&config.origins, wish.origin) {
             gate.counts().count(Point::Origin, config.transport(), None);
@@ -125,7 +133,7 @@ impl Handle {
             Stats::add(&self.shared.stats.refused_prefix);
             return Err(Refusal::full(Duration::from_millis(rand::random_range(PREFIX_WAIT_MS))));
         }
-        gate.upgrade(now, wish.query, config.transport()).map(drop)
+        gate.upgrade(now, wish.query, config.transport()).map(|(_, hold)| hold)
     }
 
     fn connection(&self, peer: Peer, mut upgrade: Upgrade, socket: Socket) -> (ConnId, Connection) {

@@ -102,6 +102,11 @@ impl Directory {
         self.guarded
     }
 
+    /// The nodes that are registered, in no order.
+    pub fn nodes(&self) -> impl Iterator<Item = (&Arc<str>, &NodeInfo)> {
+        self.nodes.iter().map(|(name, node)| (name, &node.info))
+    }
+
     /// Known units and nodes.
     #[must_use]
     pub fn len(&self) -> (usize, usize) {

@@ -1,5 +1,7 @@
 //! The admission point: what the request carries goes to the core, its verdict comes back as an answer (design 9.3).
 
+use std::time::Duration;
+
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use holdfast_core::{
     admission::{Admission, AdmissionConfig, Ask, Class, Shares, TicketError, Verdict},
@@ -13,11 +15,12 @@ use crate::metrics::{Point, Transport};
 const SEALED_TEXT_MAX: usize = 256;
 
 impl Gate {
-    /// Upgrade: whether the client behind this request gets in, by the ticket (`k`) and the resume token (`r`) of its query.
+    /// Upgrade: whether the client behind this request gets in, by the ticket (`k`) and the resume token (`r`) of its query,
+    /// and how long it is to be kept waiting before it is served.
     ///
     /// # Errors
     /// What it is told instead.
-    pub fn upgrade(&self, now: Now, query: &str, transport: Transport) -> Result<Class, Refusal> {
+    pub fn upgrade(&self, now: Now, query: &str, transport: Transport) -> Result<(Class, Duration), Refusal> {
         let (ticket, resume) = (sealed(query, "k="), sealed(query, "r="));
         let keys = self.keys.load();
         let ask = Ask { ticket: ticket.as_deref(), resume: resume.as_deref(), keys: &keys };
@@ -28,10 +31,10 @@ impl Gate {
             count(ticket_point(why));
         }
         match answer.verdict {
-            Verdict::Admit { class, slot_lag } => {
+            Verdict::Admit { class, slot_lag, hold } => {
                 count(if slot_lag.is_some() { Point::InSlot } else { Point::Admitted });
                 slot_lag.into_iter().for_each(|lag| self.counts.slot_lag(lag));
-                Ok(class)
+                Ok((class, hold))
             }
             Verdict::Slot { wait, ticket: slot, .. } => {
                 count(Point::Slot);

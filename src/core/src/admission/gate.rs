@@ -20,6 +20,12 @@ const STRIKE_COST: Duration = Duration::from_millis(100);
 const STRIKES_COST_MAX: Duration = Duration::from_secs(1);
 /// A client sent away at its slot comes back after this + U(0, this): longer than the burst, so that the bucket refills.
 const AGAIN: Duration = Duration::from_millis(50);
+/// A client that comes as it was told, but in a bunch with others, waits in place for up to this: a moment's wait costs
+/// nothing, and sending it away costs both sides a connection (measured: 2.6 attempts per client instead of 2.0 with
+/// 2,000 a second on two shared cores). So at most R x 0.26 wait.
+const HOLD_IN_SLOT: Duration = Duration::from_millis(250);
+/// The same for clients of before that come by their rank: at 95 % of R, chance bunches up 55 of 3,000.
+const HOLD_BY_RANK: Duration = Duration::from_millis(100);
 /// What of the burst a class leaves to those above it, while these have slots ahead.
 const KEEP_FOR_RESUMING: f64 = 0.25;
 const KEEP_FOR_KNOWN: f64 = 0.5;
@@ -171,11 +177,13 @@ impl Admission {
         if strikes > 0 && now.mono < slot.after(cost) {
             return (self.slot(now, ask, who, (slot, slot.after(cost))), Reason::Hammering);
         }
-        if self.passes(now.mono, who.class) {
+        let hold = self.guard.next(now.mono, self.paces.guard).since(now.mono);
+        let within = HOLD_IN_SLOT.mul_f64(1.0 - self.keep(now.mono, who.class));
+        if self.passes(now.mono, who.class) || hold <= within {
             self.count(now.mono, who.class);
             self.remember(now.mono, who.entry.spent(slot));
             let slot_lag = Some(now.mono.since(slot));
-            return (Verdict::Admit { class: who.class, slot_lag }, Reason::InSlot);
+            return (Verdict::Admit { class: who.class, slot_lag, hold }, Reason::InSlot);
         }
         let again = now.mono.after(AGAIN + scaled(AGAIN, random));
         let next = match self.lanes.reserve(now.mono, Class::Ticket, self.by(), self.config.horizon) {
@@ -206,11 +214,15 @@ impl Admission {
         if room && next <= at {
             let _ = self.lanes.reserve(at, class, self.by(), Duration::ZERO);
             self.count(at, class);
-            return (Verdict::Admit { class, slot_lag: None }, Reason::Free);
+            return (admit(class), Reason::Free);
         }
         if self.all.is_idle(at) && !who.entry.is_pending() && self.passes(at, class) {
             self.count(at, class);
-            return (Verdict::Admit { class, slot_lag: None }, Reason::Unclaimed);
+            return (admit(class), Reason::Unclaimed);
+        }
+        if let Some(hold) = self.by_rank(at, who) {
+            self.count(at, class);
+            return (Verdict::Admit { class, slot_lag: None, hold }, Reason::Free);
         }
         let slot = match self.lanes.reserve(at, class, self.by(), self.config.horizon) {
             Reserved::Now => self.all.next(at, self.paces.fresh),
@@ -225,6 +237,23 @@ impl Admission {
         (self.slot(now, ask, &tagged, (slot, slot)), Reason::Queued)
     }
 
+    /// How long a client of before, without a slot, waits in place; `None` = too long. Takes its place in the schedule.
+    fn by_rank(&mut self, at: Mono, who: &Who) -> Option<Duration> {
+        if who.ticket.is_some() || matches!(who.class, Class::Ticket | Class::Anonymous) {
+            return None;
+        }
+        let guard = self.guard.next(at, self.paces.guard);
+        let within = HOLD_BY_RANK.mul_f64(1.0 - self.keep(at, who.class));
+        if guard.since(at) > within {
+            return None;
+        }
+        match self.lanes.reserve(at, who.class, self.by(), within) {
+            Reserved::Now => Some(guard.since(at)),
+            Reserved::At(slot) => Some(slot.max(guard).since(at)),
+            Reserved::Beyond => None,
+        }
+    }
+
     fn full(&mut self, now: Now, who: &Who, random: u64) -> (Verdict, Reason) {
         let wait = self.config.horizon + scaled(self.config.plain_spread, random);
         if who.tag.is_some() {
@@ -235,14 +264,18 @@ impl Admission {
 
     /// The guard, and what lower classes leave to higher ones.
     fn passes(&self, now: Mono, class: Class) -> bool {
+        self.guard.conforms(now, self.paces.guard, self.keep(now, class))
+    }
+
+    /// What of the burst a class has to leave to others now, 0 to 1.
+    fn keep(&self, now: Mono, class: Class) -> f64 {
         let keep = match class {
-            Class::Ticket | Class::Game | Class::Meeting | Class::Document => 0.0,
+            Class::Ticket | Class::Game | Class::Meeting | Class::Document => return 0.0,
             Class::Known => KEEP_FOR_RESUMING,
             Class::Anonymous => KEEP_FOR_KNOWN,
         };
         let sure = self.sure[class as usize].conforms(now, self.paces.sure[class as usize], 0.0);
-        let keep = if sure || !self.lanes.is_contended_above(now, class, self.paces.fresh) { 0.0 } else { keep };
-        self.guard.conforms(now, self.paces.guard, keep)
+        if sure || !self.lanes.is_contended_above(now, class, self.paces.fresh) { 0.0 } else { keep }
     }
 
     fn count(&mut self, now: Mono, class: Class) {
@@ -284,6 +317,10 @@ impl Paces {
             sure: Class::ALL.map(|c| Pace::new(r * config.shares.of(c), config.burst)),
         }
     }
+}
+
+const fn admit(class: Class) -> Verdict {
+    Verdict::Admit { class, slot_lag: None, hold: Duration::ZERO }
 }
 
 /// The moment on this process's clock of a moment of the wall.

@@ -154,6 +154,8 @@ pub enum Verdict {
         class: Class,
         /// How long after its slot it came; none if it had no slot.
         slot_lag: Option<Duration>,
+        /// To be kept waiting for so long before it is served, so that the pace holds; mostly zero, at most 250 ms.
+        hold: Duration,
     },
     /// Not now: come back in `wait`, and show the ticket.
     Slot {
