@@ -22,5 +22,6 @@ mod e2e {
     mod dev;
     mod drain;
     mod faults;
+    mod limits;
     mod play;
 }

@@ -7,6 +7,7 @@ mod check;
 pub mod client;
 mod drain;
 mod http;
+mod limits;
 mod operator;
 mod play;
 mod run;
@@ -56,6 +57,9 @@ enum Command {
     Connections(operator::AdminArg),
     /// Sends everybody away from a gateway, or all sessions from an owner, without losing anything; then it ends.
     Drain(drain::DrainArgs),
+    /// What a running gateway admits, shown and changed.
+    #[command(subcommand)]
+    Limits(limits::LimitsCommand),
     /// Completions for a shell.
     Completions {
         /// The shell.
@@ -98,6 +102,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Connections(arg) => startup::small_runtime()?.block_on(operator::connections(&arg)),
         Command::Held(arg) => startup::small_runtime()?.block_on(operator::held(&arg)),
         Command::Drain(args) => startup::small_runtime()?.block_on(drain::main(&args)),
+        Command::Limits(command) => startup::small_runtime()?.block_on(limits::main(command)),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "holdfast", &mut std::io::stdout());
             Ok(())

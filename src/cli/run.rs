@@ -1,14 +1,24 @@
 //! `holdfast gateway`, `holdfast placement`, `holdfast owner`: configuration to a running part.
 
-use std::{future::Future, path::Path, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use tokio::{sync::oneshot, task::JoinHandle, time::sleep};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::oneshot,
+    task::JoinHandle,
+    time::sleep,
+};
 
 use super::startup::{self, Shutdown, until_signal};
 use crate::{
     admin::{self, Member, Source},
     config::{self, StoreKind},
-    gateway::run as gateway_run,
+    gateway::{run as gateway_run, run::GatewayHandle},
     owner::{self, Counters},
     placement,
     placement::{
@@ -29,6 +39,7 @@ const SAY_LOOKS: u32 = 20;
 pub(super) fn gateway(file: Option<&Path>) -> anyhow::Result<()> {
     let config: config::Gateway = config::load(file)?;
     let (run, listeners) = (config.run_config()?, config.listeners()?);
+    let file = file.map(Path::to_owned);
     block_on(true, async move |shutdown| {
         let etcd = config.directory.endpoints.join(", ");
         let directory = Kv::etcd(config.directory.endpoints, Options::default());
@@ -43,11 +54,12 @@ pub(super) fn gateway(file: Option<&Path>) -> anyhow::Result<()> {
             if let Ok(handle) = handle.await {
                 tracing::info!(gateway = name, listen = config.listen, admin = config.admin, "listening");
                 let source = Arc::new(handle.clone());
-                let hurried = shutdown.clone();
+                let (hurried, reloaded) = (shutdown.clone(), handle.clone());
                 tokio::spawn(async move {
                     hurried.hurried().await;
                     handle.hurry();
                 });
+                tokio::spawn(reload_on_hangup(file, reloaded));
                 let _serving = admin.serve(source.clone());
                 wait_ready("gateway", &etcd, || std::future::ready(source.not_ready())).await;
             }
@@ -58,6 +70,25 @@ pub(super) fn gateway(file: Option<&Path>) -> anyhow::Result<()> {
             () = told => Ok(()),
         }
     })
+}
+
+/// SIGHUP: the limits of the file, as it is then, hold from there on. A file with a mistake changes nothing. What is not a
+/// limit holds from the next start on (TLS certificates are read again as they change).
+async fn reload_on_hangup(file: Option<PathBuf>, handle: GatewayHandle) {
+    let Ok(mut hangup) = signal(SignalKind::hangup()) else {
+        tracing::error!("SIGHUP cannot be waited for: limits change through the admin server only");
+        return;
+    };
+    while hangup.recv().await.is_some() {
+        let read = config::load::<config::Gateway>(file.as_deref());
+        match read.and_then(|config| Ok(config.live_limits().settings()?)) {
+            Ok(settings) => {
+                handle.set(settings);
+                tracing::info!("SIGHUP: the limits of the file hold now");
+            }
+            Err(e) => tracing::error!("SIGHUP: the limits stay as they were: {e}"),
+        }
+    }
 }
 
 pub(super) fn placement(file: Option<&Path>) -> anyhow::Result<()> {

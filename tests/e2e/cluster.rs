@@ -41,7 +41,8 @@ pub struct Node {
     pub admin: String,
     pub name: String,
     command: &'static str,
-    config: PathBuf,
+    /// Its file.
+    pub config: PathBuf,
 }
 
 impl Node {
