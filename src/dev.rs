@@ -132,7 +132,7 @@ async fn show(demo: &Demo, admin: &str, owners: &mut Owners, kill_every: Option<
     println!(
         "holdfast dev: a gateway, placement and {} owners in this process; nothing is kept when it ends.\n\n\
          WebSocket  {url}   (subprotocol holdfast.v1.json)\n\
-         admin      {admin}/status   /readyz /metrics /held\n\
+         admin      {admin}/   (a page for operators; /status /metrics /held /limits)\n\
          game       {GAME}\n\
          white      {white}\n\
          black      {black}\n\n\

@@ -5,7 +5,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use holdfast_core::{
@@ -23,7 +26,11 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
+pub use happenings::{Happening, Happenings, Level};
+
 use crate::upstream::link::End;
+
+mod happenings;
 
 /// First bucket, growth and number of the buckets of times: 5 µs x 1.25^62 = 5.1 s.
 const BUCKETS: (f64, f64, u16) = (5e-6, 1.25, 63);
@@ -110,6 +117,9 @@ pub struct Metrics {
     resume: Histogram,
     resend_after_move: Histogram,
     last_resend: Gauge<f64, AtomicU64>,
+    /// Resumed since they were last taken, and the slowest, in microseconds.
+    resumed: (AtomicU64, AtomicU64),
+    happenings: Happenings,
     op_to_echo: Histogram,
     gateway_up: Histogram,
     gateway_down: Histogram,
@@ -187,6 +197,8 @@ impl Metrics {
             resume: times(),
             resend_after_move: times(),
             last_resend: Gauge::default(),
+            resumed: Default::default(),
+            happenings: Happenings::default(),
             op_to_echo: times(),
             gateway_up: times(),
             gateway_down: times(),
@@ -312,11 +324,28 @@ impl Metrics {
             Observation::Redirected => drop(self.redirects.inc()),
             Observation::Resync => drop(self.resyncs.inc()),
             Observation::Rebound { .. } => drop(self.epochs_moved.inc()),
-            Observation::Resumed { us } => self.resume.observe(seconds(*us)),
+            Observation::Resumed { us } => {
+                self.resume.observe(seconds(*us));
+                self.resumed.0.fetch_add(1, Ordering::Relaxed);
+                self.resumed.1.fetch_max(*us, Ordering::Relaxed);
+            }
             Observation::NotOwner => drop(self.not_owner.inc()),
             // Counted where the link writes it.
             Observation::Forwarded { .. } => {}
         }
+    }
+
+    /// What happened lately, in words.
+    #[must_use]
+    pub fn happenings(&self) -> &Happenings {
+        &self.happenings
+    }
+
+    /// Sessions that moved ever, those that resumed since the last call, and the slowest of these in microseconds.
+    #[must_use]
+    pub fn take_moves(&self) -> (u64, u64, u64) {
+        let take = |n: &AtomicU64| n.swap(0, Ordering::Relaxed);
+        (self.epochs_moved.get(), take(&self.resumed.0), take(&self.resumed.1))
     }
 
     /// An op came in.

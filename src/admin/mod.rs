@@ -2,9 +2,11 @@
 //!
 //! It answers without a token, which is why it refuses to listen anywhere but on loopback.
 
+mod dashboard;
 mod drain;
 mod limits;
 mod routes;
+mod views;
 
 use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 

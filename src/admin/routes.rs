@@ -7,7 +7,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{Method, Request, Response, StatusCode, body::Incoming, header};
 use serde_json::{Map, Value, json};
 
-use super::{drain, limits};
+use super::{dashboard, drain, limits, views};
 use crate::{
     config::LimitError,
     gateway::run::{DrainAsk, GatewayHandle},
@@ -16,10 +16,6 @@ use crate::{
 
 /// Most held ops in one answer: 20,000 at 150 bytes are 3 MB.
 const HELD_MAX: usize = 20_000;
-/// Most connections in one answer: 20,000 at 150 bytes are 3 MB.
-const CONNECTIONS_MAX: usize = 20_000;
-/// Most sessions named in `/status`.
-const SESSIONS_MAX: usize = 100;
 
 /// What a process says of itself.
 pub trait Source: Send + Sync {
@@ -31,9 +27,13 @@ pub trait Source: Send + Sync {
     fn metrics(&self) -> String {
         String::new()
     }
-    /// Its held ops, as an array.
-    fn held(&self) -> Value {
+    /// Its held ops, the oldest first and up to `limit`, as an array.
+    fn held(&self, _limit: usize) -> Value {
         json!([])
+    }
+    /// What happened lately, as an array; `None` = it keeps no such list, and has no dashboard.
+    fn events(&self) -> Option<Value> {
+        None
     }
     /// Its connections, as an array.
     fn connections(&self) -> Value {
@@ -116,38 +116,22 @@ impl Source for GatewayHandle {
         Self::not_ready(self)
     }
     fn facts(&self) -> Value {
-        let directory = self.directory();
-        json!({
-            "role": "gateway",
-            "version": env!("CARGO_PKG_VERSION"),
-            "directory": directory.state,
-            "directory_age_ms": u64::try_from(directory.age.as_millis()).unwrap_or(u64::MAX),
-        })
+        views::facts(self)
     }
     fn metrics(&self) -> String {
         Self::metrics(self).encode()
     }
-    fn held(&self) -> Value {
-        let one = |h: crate::gateway::run::HeldOp| {
-            json!({"session": h.session.as_str(), "principal": h.principal, "lane": h.lane, "seq": h.seq,
-                "age_us": h.age_us, "sends": h.sends, "bytes": h.bytes})
-        };
-        Self::held(self, HELD_MAX).into_iter().map(one).collect()
+    fn held(&self, limit: usize) -> Value {
+        views::held(self, limit)
     }
     fn connections(&self) -> Value {
-        let one = |c: crate::gateway::handle::ConnectionView| {
-            json!({"conn": c.conn, "peer": c.peer.addr.to_string(), "peer_known": c.peer.known,
-                "principal": c.principal.as_deref(), "sessions": c.sessions, "queued_bytes": c.queued_bytes})
-        };
-        Self::connections(self).into_iter().take(CONNECTIONS_MAX).map(one).collect()
+        views::connections(self)
+    }
+    fn events(&self) -> Option<Value> {
+        Some(views::events(self))
     }
     fn status(&self) -> Value {
-        let one = |s: crate::gateway::run::SessionSummary| {
-            let (boot, epoch) = s.binding.map_or((Value::Null, 0), |(b, e)| (json!(b.to_string()), e));
-            json!({"session": s.session.as_str(), "owner_boot": boot, "epoch": epoch, "held": s.held})
-        };
-        let sessions: Vec<Value> = self.sessions(SESSIONS_MAX).into_iter().map(one).collect();
-        json!({"sessions": sessions})
+        views::status(self)
     }
     fn drain(&self, ask: Option<DrainAsk>) -> Option<Value> {
         if let Some(ask) = ask {
@@ -168,6 +152,9 @@ pub(super) async fn serve(
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     if request.uri().path() != "/limits" {
         return answer(&request, source);
+    }
+    if !ours(&request) {
+        return Ok(not_mine());
     }
     if foreign(&request) {
         return Ok(problem(StatusCode::FORBIDDEN, "a page of another origin may not ask for this"));
@@ -197,6 +184,9 @@ fn limits_answer(body: Option<&[u8]>, source: &dyn Source) -> Response<Full<Byte
 
 /// One request's answer. Generic over the body, which is never read.
 pub(super) fn answer<B>(request: &Request<B>, source: &dyn Source) -> Result<Response<Full<Bytes>>, Infallible> {
+    if !ours(request) {
+        return Ok(not_mine());
+    }
     if request.uri().path() == "/drain" {
         return Ok(drain_answer(request, source));
     }
@@ -215,17 +205,27 @@ pub(super) fn answer<B>(request: &Request<B>, source: &dyn Source) -> Result<Res
             let head = merged(json!({"ready": reasons.is_empty(), "reasons": reasons}), source.facts());
             json_answer(StatusCode::OK, &merged(head, source.status()))
         }
-        "/held" => json_answer(StatusCode::OK, &source.held()),
+        "/held" => match limit(request.uri().query().unwrap_or_default()) {
+            Ok(limit) => json_answer(StatusCode::OK, &source.held(limit)),
+            Err(detail) => problem(StatusCode::BAD_REQUEST, &detail),
+        },
+        "/events" => match source.events() {
+            Some(events) => json_answer(StatusCode::OK, &events),
+            None => problem(StatusCode::NOT_FOUND, "only a gateway keeps a list of what happened"),
+        },
         "/connections" => json_answer(StatusCode::OK, &source.connections()),
         "/metrics" => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             text(StatusCode::OK, kind, source.metrics())
         }
-        _ => text(
-            StatusCode::NOT_FOUND,
-            "text/plain",
-            "/livez /readyz /metrics /status /held /connections /limits /drain\n".into(),
-        ),
+        path => match dashboard::file(path).filter(|_| source.events().is_some()) {
+            Some((kind, content)) => text(StatusCode::OK, kind, content.into()),
+            None => text(
+                StatusCode::NOT_FOUND,
+                "text/plain",
+                "/ (dashboard) /livez /readyz /metrics /status /events /held /connections /limits /drain\n".into(),
+            ),
+        },
     })
 }
 
@@ -247,10 +247,36 @@ fn drain_answer<B>(request: &Request<B>, source: &dyn Source) -> Response<Full<B
     }
 }
 
+/// Whether the host asked for is an address or `localhost`; probes and scrapes may use any name. A page elsewhere can point a name of its own at loopback
+/// (DNS rebinding), and would then count as a page of this server.
+fn ours<B>(request: &Request<B>) -> bool {
+    if matches!(request.uri().path(), "/livez" | "/readyz" | "/metrics") {
+        return true;
+    }
+    let Some(host) = request.headers().get(header::HOST) else { return true };
+    let host = host.to_str().unwrap_or("?");
+    host.parse::<std::net::SocketAddr>().is_ok()
+        || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok()
+        || host.split(':').next() == Some("localhost")
+}
+
+/// `limit` of a query; without one, [`HELD_MAX`].
+fn limit(query: &str) -> Result<usize, String> {
+    let Some(text) = query.split('&').find_map(|p| p.strip_prefix("limit=")) else { return Ok(HELD_MAX) };
+    let wrong = || format!("limit: a number from 1 to {HELD_MAX} is wanted, not \"{text}\"");
+    text.parse().ok().filter(|n| (1..=HELD_MAX).contains(n)).ok_or_else(wrong)
+}
+
 /// A browser's request from a page that is not ours: it names an origin that is not the host it was sent to.
 fn foreign<B>(request: &Request<B>) -> bool {
     let header = |name| request.headers().get(name).and_then(|v| v.to_str().ok());
     header("origin").is_some_and(|o| o.split_once("://").map(|(_, host)| host) != header("host"))
+}
+
+/// The answer to a request for a name that somebody else may have pointed here (DNS rebinding).
+fn not_mine() -> Response<Full<Bytes>> {
+    let detail = "this host name is not mine: use the address the admin server listens on, or localhost";
+    problem(StatusCode::MISDIRECTED_REQUEST, detail)
 }
 
 /// An error as RFC 9457 wants it.

@@ -22,6 +22,7 @@ use tokio::{
 
 pub use config::{DrainConfig, GatewayConfig, HeldBudget};
 pub use drain::{DrainAsk, DrainStatus};
+pub use fleet::{Forecast, GatewayView, OwnerView};
 pub use handle::{DirectoryState, GatewayHandle, HeldOp, SessionSummary};
 
 use super::{
@@ -47,11 +48,13 @@ use suspect::Reporter;
 mod config;
 mod directory;
 mod drain;
+mod fleet;
 mod handle;
 mod keys;
 mod suspect;
 #[cfg(test)]
 mod tests;
+mod told;
 
 /// How often the numbers of listeners, directory and clock are brought into the metrics.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -112,7 +115,7 @@ impl Gateway {
         let (keys_file, keys) = KeysFile::open(config.keys_file.clone())?;
         let gate = Gate::new(config.admission.clone(), keys, &config.id, metrics.admission());
         let late = Arc::new(OnceLock::new());
-        let watcher = Watcher::spawn(directory.clone(), directory::sink(late.clone()));
+        let watcher = Watcher::spawn(directory.clone(), directory::sink(late.clone(), metrics.clone(), clock.clone()));
         let follower = Arc::new(Follower(watcher.clone()));
         let link = LinkConfig { security: config.link.clone(), ..LinkConfig::new(&config.id) };
         let pool = Pool::new(link, clock.clone(), metrics.clone(), follower.clone());
@@ -147,6 +150,8 @@ impl Gateway {
             gate,
             sessions: sessions.clone(),
             watcher,
+            pool: pool.clone(),
+            node: config.id.as_str().into(),
             clock,
             listeners: handles.into(),
             drain,
@@ -259,7 +264,7 @@ async fn look(handle: GatewayHandle, lease: Arc<GatewayLease>, mut keys: KeysFil
     let mut ticks = tokio::time::interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut looks: u32 = 0;
-    let mut told = 0;
+    let (mut told, mut announced) = (told::Told::default(), 0);
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
@@ -270,12 +275,13 @@ async fn look(handle: GatewayHandle, lease: Arc<GatewayLease>, mut keys: KeysFil
         let fresh = handle.watcher.state();
         handle.metrics.directory(fresh.synced(), fresh.age.unwrap_or_default());
         handle.metrics.drift(handle.clock.drift_us());
+        told.look(&handle.metrics, handle.clock.now().wall, fresh.synced());
         let spread = spread_ms(connections, handle.admitted_by_others().into());
         handle.listeners.iter().for_each(|(_, l)| l.stats().spread_ms.store(spread, Ordering::Relaxed));
         keys.tick(&handle.gate).await;
         let admit_per_s = handle.gate.settings().admit_per_s;
-        if looks.is_multiple_of(ANNOUNCE_LOOKS) || told != admit_per_s {
-            told = admit_per_s;
+        if looks.is_multiple_of(ANNOUNCE_LOOKS) || announced != admit_per_s {
+            announced = admit_per_s;
             lease.update(|info| {
                 info.connections = u32::try_from(connections).unwrap_or(u32::MAX);
                 info.admit_per_s = admit_per_s;

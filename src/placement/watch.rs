@@ -134,6 +134,12 @@ impl Watcher {
         self.inner.read().node(name).cloned()
     }
 
+    /// The nodes that are registered, with what they say of themselves.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<(Arc<str>, NodeInfo)> {
+        self.inner.read().nodes().map(|(name, info)| (name.clone(), info.clone())).collect()
+    }
+
     /// The gateways that live, with what they last said.
     #[must_use]
     pub fn gateways(&self) -> Vec<(Arc<str>, GatewayInfo)> {

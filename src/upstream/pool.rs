@@ -12,6 +12,7 @@ use std::{
 use holdfast_core::{
     backoff::Backoff,
     id::{Boot, LinkId},
+    time::Wall,
 };
 use tokio::{
     sync::{Notify, watch},
@@ -23,7 +24,10 @@ use super::{
     dial::{self, DialError, LinkConfig, Target},
     link::{self, End, LinkTx},
 };
-use crate::{clock::Clock, metrics::Metrics};
+use crate::{
+    clock::Clock,
+    metrics::{Level, Metrics},
+};
 
 /// Waits between dials (decorrelated jitter).
 const REDIAL_BASE: Duration = Duration::from_millis(50);
@@ -50,12 +54,27 @@ struct Inner {
     next_link: AtomicU64,
 }
 
+/// A link, or one that is wanted, for operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkView {
+    /// The node.
+    pub node: Arc<str>,
+    /// Which life of it.
+    pub boot: Boot,
+    /// Whether it is up.
+    pub up: bool,
+    /// Since when.
+    pub since: Wall,
+}
+
 struct Peer {
     boot: Boot,
     node: Arc<str>,
     /// Address from a hint or route; the directory's word counts more.
     hint: Mutex<Arc<str>>,
     current: Mutex<Option<LinkTx>>,
+    /// When the link last came or went, in microseconds of the wall clock.
+    changed_us: AtomicU64,
     /// Dial now: a session wants it, or the directory changed.
     nudge: Notify,
 }
@@ -91,6 +110,7 @@ impl Pool {
             node: node.clone(),
             hint: Mutex::new(addr.clone()),
             current: Mutex::default(),
+            changed_us: self.0.clock.now().wall.0.into(),
             nudge: Notify::new(),
         });
         peers.insert(boot, peer.clone());
@@ -103,6 +123,18 @@ impl Pool {
     pub fn node_changed(&self, node: &str) {
         let peers = lock(&self.0.peers);
         peers.values().filter(|p| &*p.node == node).for_each(|p| p.nudge.notify_one());
+    }
+
+    /// The links there are and those that are wanted.
+    #[must_use]
+    pub fn links(&self) -> Vec<LinkView> {
+        let view = |p: &Arc<Peer>| LinkView {
+            node: p.node.clone(),
+            boot: p.boot,
+            up: lock(&p.current).is_some(),
+            since: Wall(p.changed_us.load(Ordering::Relaxed)),
+        };
+        lock(&self.0.peers).values().map(view).collect()
     }
 
     /// Whether an established link to this life of a node exists.
@@ -212,6 +244,7 @@ impl Inner {
         tracing::info!(node = %peer.node, boot = %peer.boot, link = tx.id().0, "link up");
         self.metrics.links(1);
         *lock(&peer.current) = Some(tx.clone());
+        self.changed(peer);
         let replay = async {
             events.up(&tx).await;
             tx.set_replayed();
@@ -222,13 +255,26 @@ impl Inner {
             never = replay => never,
         };
         *lock(&peer.current) = None;
+        let now = self.changed(peer);
         self.metrics.links(-1);
         self.metrics.link_ended(&end);
         match &end {
             End::Unused => tracing::info!(node = %peer.node, boot = %peer.boot, "link closed: unused"),
-            _ => tracing::warn!(node = %peer.node, boot = %peer.boot, link = tx.id().0, ?end, "link down"),
+            _ => {
+                tracing::warn!(node = %peer.node, boot = %peer.boot, link = tx.id().0, ?end, "link down");
+                let sessions = events.bound(peer.boot);
+                let text = format!("the link to {} (boot {}) is lost, with {sessions} sessions", peer.node, peer.boot);
+                self.metrics.happenings().push(now, Level::Bad, text);
+            }
         }
         events.down(&tx).await;
+    }
+
+    /// The peer's link came or went now.
+    fn changed(&self, peer: &Peer) -> Wall {
+        let now = self.clock.now().wall;
+        peer.changed_us.store(now.0, Ordering::Relaxed);
+        now
     }
 
     /// Where to dial; `None` while the directory says that this life is over (or knows no address).

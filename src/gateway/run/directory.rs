@@ -8,8 +8,11 @@ use holdfast_core::{
     session::Route,
 };
 
+use super::told;
 use crate::{
+    clock::Clock,
     gateway::sessions::{Directory, Sessions},
+    metrics::Metrics,
     placement::watch::{Change, Sink, Watcher},
     upstream::Nodes,
 };
@@ -34,8 +37,11 @@ impl Nodes for Follower {
 }
 
 /// News go to the sessions once there are any; before, there is nobody to tell.
-pub(super) fn sink(sessions: Arc<OnceLock<Weak<Sessions>>>) -> Sink {
+pub(super) fn sink(sessions: Arc<OnceLock<Weak<Sessions>>>, metrics: Arc<Metrics>, clock: Clock) -> Sink {
     Arc::new(move |change| {
+        if let Some((level, text)) = told::node(&change) {
+            metrics.happenings().push(clock.now().wall, level, text);
+        }
         let Some(sessions) = sessions.get().and_then(Weak::upgrade) else { return };
         match change {
             Change::Route(session, route) => sessions.route(&session, &route),

@@ -17,6 +17,7 @@ use crate::{
     },
     metrics::Metrics,
     placement::watch::Watcher,
+    upstream::pool::Pool,
 };
 
 /// One held op, for `holdfast held` and the dashboard.
@@ -65,6 +66,8 @@ pub struct GatewayHandle {
     pub(super) gate: Arc<Gate>,
     pub(super) sessions: Arc<Sessions>,
     pub(super) watcher: Watcher,
+    pub(super) pool: Pool,
+    pub(super) node: Arc<str>,
     pub(super) clock: Clock,
     pub(super) listeners: Arc<[(SocketAddr, Handle)]>,
     pub(super) drain: Arc<Control>,
@@ -87,6 +90,18 @@ impl GatewayHandle {
     pub fn set(&self, settings: Settings) {
         self.sessions.set_rates(settings.ops);
         self.gate.set(self.clock.now(), settings);
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Whether it is leaving.
+    #[must_use]
+    pub fn draining(&self) -> bool {
+        self.drain.is_asked()
     }
 
     /// Addresses it listens on, in the order of its configuration.

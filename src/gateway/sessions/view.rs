@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
+use holdfast_core::id::Boot;
+
 use super::{Sessions, entry::Entry};
 use crate::gateway::run::{HeldOp, SessionSummary};
 
@@ -22,6 +24,12 @@ impl Sessions {
     #[must_use]
     pub fn held_ops(&self) -> u64 {
         u64::try_from(self.budget.ops()).unwrap_or(0)
+    }
+
+    /// Sessions bound to this life of an owner.
+    #[must_use]
+    pub fn bound_to(&self, boot: Boot) -> usize {
+        self.index.count(boot)
     }
 
     /// Up to `limit` sessions, in no order.
