@@ -32,6 +32,10 @@ pub enum What {
     StoreSick(Run),
     /// A gateway is killed (SIGKILL) under load: its clients resend elsewhere, games first.
     GatewayCrash(Run),
+    /// A gateway is told to go (SIGTERM) under load: its clients go elsewhere at a pace.
+    Drain(Run),
+    /// An owner is told to go (SIGTERM) under load: its sessions move to the others.
+    OwnerDrain(Run),
     /// The store is lost and restored as it was 5 s ago: clients are told what to check.
     Restore(Run),
     /// A gateway is killed (SIGKILL) and its clients come back at once.
@@ -64,7 +68,7 @@ pub struct Run {
     /// Start everything here, on free loopback ports.
     #[arg(long)]
     pub local: bool,
-    /// [default: 1; gateway-crash: 3]
+    /// [default: 1; gateway-crash, drain: 3]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub gateways: Option<u16>,
     /// [default: 6; steady, store-sick: 3]
@@ -77,10 +81,13 @@ pub struct Run {
     /// killed. Implies as many --victim-sessions and --fast-path off.
     #[arg(long)]
     pub held: Option<usize>,
+    /// An owner is killed (SIGKILL) in the middle of the drain (drain).
+    #[arg(long)]
+    pub kill_owner: bool,
     /// Sessions in all. [default: 1000, or owners x victim-sessions]
     #[arg(long)]
     pub sessions: Option<usize>,
-    /// Sessions a connection multiplexes. [default: 16; gateway-crash: 2]
+    /// Sessions a connection multiplexes. [default: 16; gateway-crash, drain: 2]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub sessions_per_conn: Option<u16>,
     /// Ops a second over all sessions, at intended times that wait for nobody.
@@ -99,7 +106,7 @@ pub struct Run {
     /// How clients come back: ranks, slots, full-jitter, decorrelated, or hammer:P (P per cent hammer, the rest keep slots).
     #[arg(long, default_value = "ranks")]
     pub policy: Crowd,
-    /// Admissions a second of each gateway. [default: the gateway's own; gateway-crash: 50]
+    /// Admissions a second of each gateway. [default: the gateway's own; gateway-crash, drain: 50]
     #[arg(long)]
     pub admit_per_s: Option<u64>,
     #[arg(long, default_value_t = 1)]

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process};
@@ -50,6 +51,17 @@ impl Proc {
     pub fn flag(&self, name: &str) -> Option<&str> {
         let at = self.args.iter().position(|a| a.strip_prefix("--") == Some(name))?;
         self.args.get(at + 1).map(String::as_str)
+    }
+
+    /// SIGTERM: it is asked to leave.
+    pub fn terminate(&self) -> anyhow::Result<()> {
+        Ok(kill_process(self.pid, Signal::TERM)?)
+    }
+
+    /// How it ended, by itself, within `max`.
+    pub async fn ended(&mut self, max: Duration) -> anyhow::Result<ExitStatus> {
+        let ended = tokio::time::timeout(max, self.child.wait()).await;
+        Ok(ended.with_context(|| format!("{} still runs after {max:?}", self.name))??)
     }
 
     pub fn stop(&self) -> anyhow::Result<()> {

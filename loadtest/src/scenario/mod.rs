@@ -1,6 +1,7 @@
 //! Scenarios: one body of load for all of them, and a file for each fault.
 
 mod crash;
+mod drain;
 mod etcd_outage;
 mod gateway_crash;
 mod held;
@@ -53,6 +54,8 @@ enum Fault {
     Store(store_sick::Fault),
     Gateway(gateway_crash::Fault),
     Rollback(restore::Fault),
+    Drain(drain::Fault),
+    OwnerDrain(drain::Fault),
 }
 
 /// Runs one scenario. `Ok(true)`: every promise kept.
@@ -65,15 +68,22 @@ pub async fn run(what: What) -> anyhow::Result<bool> {
         What::EtcdOutage(run) => ("etcd-outage", run.clone()),
         What::StoreSick(run) => ("store-sick", run.clone()),
         What::GatewayCrash(run) => ("gateway-crash", run.clone()),
+        What::Drain(run) => ("drain", run.clone()),
+        What::OwnerDrain(run) => ("owner-drain", run.clone()),
         What::Restore(run) => ("restore", run.clone()),
         What::Verify { .. } => anyhow::bail!("not a scenario"),
     };
     anyhow::ensure!(run.local, "only --local is supported so far: say --local");
-    let run = if name == "gateway-crash" { gateway_crash::usual(run) } else { run };
+    let run = match name {
+        "gateway-crash" => gateway_crash::usual(run),
+        "drain" => drain::usual(run),
+        _ => run,
+    };
     anyhow::ensure!(
-        name != "gateway-crash" || run.gateways_or(1) > 1,
-        "one gateway of several is killed: --gateways 3"
+        !matches!(name, "gateway-crash" | "drain") || run.gateways_or(1) > 1,
+        "one gateway of several goes: --gateways 3"
     );
+    anyhow::ensure!(!run.kill_owner || name == "drain", "--kill-owner is for drain");
     anyhow::ensure!(run.held.is_none() || name == "crash", "--held is for crash");
     let run = held::usual(run);
     let shape = shape(name, &run);
@@ -110,9 +120,14 @@ pub async fn run(what: What) -> anyhow::Result<bool> {
 fn shape(name: &'static str, run: &Run) -> Shape {
     let first = if matches!(name, "zombie" | "store-sick") { Kind::Meeting } else { Kind::Game };
     let kind = run.lease.unwrap_or(first);
-    let owners = run
-        .owners
-        .map_or(if matches!(name, "steady" | "store-sick" | "gateway-crash" | "restore") { 3 } else { 6 }, usize::from);
+    let owners = run.owners.map_or(
+        if matches!(name, "steady" | "store-sick" | "gateway-crash" | "restore" | "drain" | "owner-drain") {
+            3
+        } else {
+            6
+        },
+        usize::from,
+    );
     let lease_s = kind.lease_ms() / 1_000;
     let sessions = run.sessions.or(run.victim_sessions.map(|n| n * owners)).unwrap_or(1_000);
     let (reactions, duration_s) = match name {
@@ -123,6 +138,8 @@ fn shape(name: &'static str, run: &Run) -> Shape {
         "store-sick" => (100, 35),
         "gateway-crash" => (100, gateway_crash::duration_s()),
         "restore" => (100, 10 + restore::AFTER_S),
+        "drain" => (100, drain::DURATION_S),
+        "owner-drain" => (100, drain::OWNER_DURATION_S),
         _ => (100, 30),
     };
     let reactions = if kind == Kind::Meeting { reactions } else { 0 };
@@ -155,6 +172,8 @@ async fn measure(run: &Run, shape: &Shape, cluster: &mut Cluster, report: &mut R
         "etcd-outage" => Fault::Directory(etcd_outage::fault(&load, cluster, report).await?),
         "store-sick" => Fault::Store(store_sick::fault(&load, cluster).await?),
         "gateway-crash" => Fault::Gateway(gateway_crash::fault(&load, cluster).await?),
+        "drain" => Fault::Drain(drain::gateway(run, &load, cluster).await?),
+        "owner-drain" => Fault::OwnerDrain(drain::owner(&load, cluster).await?),
         "restore" => Fault::Rollback(restore::fault(&load, cluster).await?),
         _ => Fault::None,
     };
@@ -188,6 +207,8 @@ async fn measure(run: &Run, shape: &Shape, cluster: &mut Cluster, report: &mut R
         Fault::Store(fault) => store_sick::judge(&lines, &ops, fault, report),
         Fault::Gateway(fault) => gateway_crash::judge(run, shape, &lines, fault, report),
         Fault::Rollback(fault) => restore::judge(&lines, &ops, &verdict, fault, report),
+        Fault::Drain(fault) => drain::judge_gateway(&lines, fault, report),
+        Fault::OwnerDrain(fault) => drain::judge_owner(&load, &lines, &ops, fault, report),
         Fault::None => steady::judge(&verdict, &cpu, &cpu_before, report),
     }
     Ok(())

@@ -21,6 +21,7 @@ pub async fn attach(storm: &Storm, cluster: &Cluster, duration_s: u64) -> anyhow
         owners: None,
         victim_sessions: None,
         held: None,
+        kill_owner: false,
         sessions: None,
         sessions_per_conn: Some(SESSIONS_PER_CONN),
         admit_per_s: None,
