@@ -67,7 +67,7 @@ pub async fn gateway(run: &Run, load: &Load, cluster: &mut Cluster) -> anyhow::R
     let admin = cluster.gateways[0].admin();
     cluster.gateways[0].proc.terminate()?;
     let at_us = now_us();
-    wait_for(|| async { drain(&admin).await.is_some_and(|said| said["state"] != "serving") }).await?;
+    wait_for(|| async { drain(&admin).await.is_some_and(|said| said["state"] == "telling") }).await?;
     let said = drain(&admin).await.context("gw-0 says nothing of its drain")?;
     println!("gw-0 drains: {said}");
     if run.kill_owner {

@@ -147,6 +147,7 @@ impl<'a> Drainer<'a> {
     /// Not ready, and still accepting: until balancers have noticed, or somebody hurries.
     pub async fn notice(&mut self) {
         let notice = self.config.notice.min(self.deadline().unwrap_or(Duration::MAX) / 4);
+        self.pace();
         self.tell("notice");
         let mut wanted = self.wanted.clone();
         // Either way it goes on.
