@@ -61,6 +61,7 @@ impl Shared<'_> {
              [auth]\njwks = \"{dir}/jwks.json\"\naudience = \"holdfast\"\n",
             self.directory, self.placement, self.fast_path
         );
+        let _ = write!(text, "[admission]\nkeys_file = \"{dir}/fleet.json\"\n");
         if self.tls {
             let _ = write!(text, "[tls]\ncert = \"{dir}/cert.pem\"\nkey = \"{dir}/key.pem\"\n");
         }
@@ -114,6 +115,13 @@ impl Signer {
         let sessions = serde_json::json!({"lt-*": {"role": "participant", "seat": seat}});
         Ok(jsonwebtoken::encode(&header, &Claims { sub, aud: "holdfast", exp, sessions }, &self.key)?)
     }
+}
+
+/// Writes the keys of the fleet: what one gateway seals, the others honour.
+pub fn fleet_keys(dir: &Path) -> anyhow::Result<()> {
+    let secret: [u8; 32] = rand::random();
+    let keys = serde_json::json!({"current": {"id": 1, "secret": B64URL.encode(secret)}, "others": []});
+    Ok(std::fs::write(dir.join("fleet.json"), keys.to_string())?)
 }
 
 /// Writes a self-signed certificate for localhost; returns a connector that trusts it and nothing else.

@@ -85,6 +85,7 @@ impl Cluster {
         }
         let hop = if spec.hop { Some(Hop::start(&directory_url).await?) } else { None };
         let signer = Signer::create(dir.path())?;
+        config::fleet_keys(dir.path())?;
         let tls = if spec.tls { Some(config::certificate(dir.path())?) } else { None };
         let ports = ports();
         let path = shared(&spec, dir.path(), (&directory_url, &store_url, ports.main)).placement(ports)?;
